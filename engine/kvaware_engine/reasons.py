@@ -1,0 +1,61 @@
+"""Why a node or a pod was refused, and why a node was chosen: a closed list, with one constant text each.
+
+kube-scheduler brings a refused pod back at once when a refusal's text changes, so a text holds no number, age or name:
+the same state gives the same bytes. Details belong to the explanation.
+"""
+
+from enum import StrEnum
+from typing import Final
+
+__all__ = ["REFUSAL_TEXTS", "Reason"]
+
+
+class Reason(StrEnum):
+    """A CamelCase word that fits a condition, a metric label and an extender reply."""
+
+    # refusals of one node
+    NODE_UNKNOWN = "NodeUnknown"
+    NODE_UNHEALTHY = "NodeUnhealthy"
+    NODE_RESERVED = "NodeReserved"
+    NO_SUCH_GPU = "NoSuchGPU"
+    GPU_COUNT = "NotEnoughGPUs"
+    HBM_UNKNOWN = "HBMUnknown"
+    HBM_SHORT = "NotEnoughHBM"
+    PARTITION_TOO_SMALL = "PartitionTooSmall"
+    # refusals of the pod, whatever the node
+    MODEL_NOT_FOUND = "ModelNotFound"
+    ROLE_NOT_FOUND = "RoleNotFound"
+    INVALID_HBM_ANNOTATION = "InvalidHBMAnnotation"
+    INVALID_GPU_REQUEST = "InvalidGPURequest"
+    TENANT_GPU_LIMIT = "TenantGPULimit"
+    TENANT_HBM_LIMIT = "TenantHBMLimit"
+    GUARANTEED_TO_OTHERS = "GuaranteedToOthers"
+    STALE_VIEW = "StaleView"
+    # choices
+    WEIGHTS_ON_NODE = "WeightsOnNode"
+    CACHE_ON_NODE = "CacheOnNode"
+    NEAR_WEIGHTS = "NearWeights"
+    NEAR_PEERS = "NearPeers"
+    LEAST_FRAGMENTATION = "LeastFragmentation"
+    LEAST_COST = "LeastCost"
+    ONLY_CANDIDATE = "OnlyCandidate"
+
+
+REFUSAL_TEXTS: Final[dict[Reason, str]] = {
+    Reason.NODE_UNKNOWN: "kvaware: this node is not in kvaware's view of the cluster",
+    Reason.NODE_UNHEALTHY: "kvaware: the node is not Ready",
+    Reason.NODE_RESERVED: "kvaware: the node is reserved for another tenant",
+    Reason.NO_SUCH_GPU: "kvaware: the node has no GPU of the requested resource",
+    Reason.GPU_COUNT: "kvaware: not enough free GPUs",
+    Reason.HBM_UNKNOWN: "kvaware: the HBM size of the node's GPUs is unknown",
+    Reason.HBM_SHORT: "kvaware: not enough free HBM on a GPU that the pod could get",
+    Reason.PARTITION_TOO_SMALL: "kvaware: the GPU partition's memory is smaller than the pod's HBM",
+    Reason.MODEL_NOT_FOUND: "kvaware: no InferenceModel has the name in the label kvaware.io/model",
+    Reason.ROLE_NOT_FOUND: "kvaware: the InferenceModel has no role of the name in the label kvaware.io/role",
+    Reason.INVALID_HBM_ANNOTATION: "kvaware: the annotation kvaware.io/hbm-per-gpu must be a quantity of at least 1 byte",
+    Reason.INVALID_GPU_REQUEST: "kvaware: the pod must ask for one kind of GPU, as a whole number",
+    Reason.TENANT_GPU_LIMIT: "kvaware: the tenant's GPU limit is reached",
+    Reason.TENANT_HBM_LIMIT: "kvaware: the tenant's HBM limit is reached",
+    Reason.GUARANTEED_TO_OTHERS: "kvaware: what is left is guaranteed to other tenants",
+    Reason.STALE_VIEW: "kvaware: the view of the cluster is stale",
+}
