@@ -3,7 +3,8 @@
 ::
 
     KvawareError
-    ├── ConfigError          a setting or spec cannot be used     → do not start / condition False, no retry until it changes
+    ├── ConfigError          a setting or spec cannot be used     → do not start / condition False, no retry until it
+    │                                                               changes
     ├── WireError            outside bytes we cannot read         → 400 / drop and count
     ├── StaleViewError       the view is older than allowed       → 503 on /v1, a constant refusal on scheduler verbs
     └── UpstreamError        something we called failed; the cause is chained
