@@ -1,0 +1,5 @@
+"""``python -m kvaware_cli``: the ``kvaware`` command without its entry point, as the demo starts it."""
+
+from kvaware_cli.main import main
+
+main()

@@ -1,0 +1,1 @@
+"""``kvaware demo``: pods placed on a cluster described by YAML, by the real extender, with every decision shown."""

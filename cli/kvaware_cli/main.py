@@ -1,0 +1,262 @@
+"""The ``kvaware`` command, also installed as ``kubectl-kvaware``: options in, one clear line when something is wrong.
+
+What is heavy (the Kubernetes client, the generator of the CRDs) is imported by the command that needs it: ``--help``
+answers at once.
+"""
+
+import io
+import os
+import sys
+from enum import StrEnum
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from kvaware_cli.client import DEFAULT_SERVER
+from kvaware_cli.errors import InputError
+from kvaware_crds.errors import ConfigError, KvawareError
+
+__all__ = ["app", "main"]
+
+_EPILOG: Final = (
+    "Documentation: README.md and docs/ of the checkout; why a pod is pending: docs/why-is-my-pod-pending.md."
+)
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help, the same on a terminal and in a pipe
+    context_settings={"max_content_width": 100},
+    epilog=_EPILOG,
+)
+
+Server = Annotated[
+    str, typer.Option("--server", envvar="KVAWARE_SERVER", metavar="URL", help="Where the extender's API listens.")
+]
+
+
+class Format(StrEnum):
+    """How an explanation is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+class Subject(StrEnum):
+    """What ``top`` shows."""
+
+    NODES = "nodes"
+    TENANTS = "tenants"
+
+
+def main() -> None:
+    """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong use."""
+    as_plugin = Path(sys.argv[0]).name in {"kubectl-kvaware", "kubectl_kvaware"}
+    program = "kubectl kvaware" if as_plugin else "kvaware"
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # an ASCII locale shows ? for an arrow, not a traceback
+    try:
+        app(prog_name=program)
+    except ConfigError as e:
+        _fail(program, str(e), code=2)
+    except KvawareError as e:
+        _fail(program, str(e), code=1)
+    except BrokenPipeError:
+        # `kvaware top | head`: the reader has what it wanted. The interpreter must not flush into the closed pipe.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+
+
+def _fail(program: str, message: str, *, code: int) -> None:
+    sys.stderr.write(f"{program}: error: {message}\n")
+    sys.exit(code)
+
+
+def _show_version(*, asked: bool) -> None:
+    if asked:
+        typer.echo(f"kvaware {version('kvaware')}")
+        raise typer.Exit
+
+
+@app.callback()
+def kvaware(
+    *,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", is_eager=True, callback=lambda asked: _show_version(asked=asked), help="Show it."),
+    ] = False,
+) -> None:
+    r"""Place LLM inference pods by HBM headroom, KV cache location and tenant quota, and say why.
+
+    kvaware is an extender of kube-scheduler: it refuses nodes on which a model server would not fit, prefers the node
+    where the pod is ready soonest at the least cost to others, and writes a reservation with every binding.
+
+    \b
+    First steps:
+      kvaware demo                          watch an example cluster being filled
+      kvaware crds | kubectl apply -f -     install the API types
+      kvaware explain pod ml/llama-70b-0    why is this pod there, or pending?
+    """
+
+
+@app.command()
+def extender(
+    *,
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Settings, YAML (docs/settings.md); KVAWARE_* variables win.")
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Credentials for the API server. [default: the pod's own account]"),
+    ] = None,
+    cluster_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Serve a folder of YAML instead of a Kubernetes cluster.")
+    ] = None,
+    host: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Where both listeners bind.")] = None,
+    scheduler_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, metavar="PORT", help="The scheduler verbs.")
+    ] = None,
+    api_port: Annotated[
+        int | None, typer.Option(min=1, max=65535, metavar="PORT", help="/v1, /metrics, /livez, /readyz.")
+    ] = None,
+) -> None:
+    r"""Run the scheduler extender until it is stopped.
+
+    kube-scheduler calls filter, prioritize and bind on the scheduler port; whoever reaches that port can place pods, so
+    it listens on loopback by default. People and Prometheus use the API port. What it knows comes from the API server
+    (nodes, pods, InferenceModels, KVCacheBlockGroups, TenantQuotas) and from the DCGM exporters.
+
+    \b
+    Examples:
+      kvaware extender --kubeconfig ~/.kube/config
+      kvaware extender --cluster-dir examples/cluster
+    """
+    from kvaware_cli.extender_command import run  # noqa: PLC0415 - the Kubernetes client takes a second to import
+
+    run(
+        config=config, kubeconfig=kubeconfig, cluster_dir=cluster_dir,
+        host=host, scheduler_port=scheduler_port, api_port=api_port,
+    )  # fmt: skip
+
+
+@app.command()
+def crds() -> None:
+    r"""Print the CustomResourceDefinitions of this version as YAML.
+
+    \b
+    Example:
+      kvaware crds | kubectl apply --server-side -f -
+    """
+    from kvaware_cli.crds_command import crd_yaml  # noqa: PLC0415 - builds every schema at import
+
+    typer.echo(crd_yaml(), nl=False)
+
+
+@app.command(short_help="Place example pods, or yours, and show every decision.")
+def demo(
+    *,
+    cluster: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A folder of YAML. [default: the example cluster]")
+    ] = None,
+    pods: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Pods to place. [default: the example pods; with --cluster, its pending pods]"
+        ),
+    ] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="No colour, 100 columns, as into a pipe.")] = False,
+) -> None:
+    r"""Place pods on a cluster described by YAML, and show every decision.
+
+    Starts the real extender on free ports of 127.0.0.1 and speaks to it as kube-scheduler does (filter, prioritize,
+    bind). All figures come from the folder: nodes, running pods, InferenceModels, KVCacheBlockGroups, TenantQuotas, and
+    dcgm/NODE.txt, the text of a node's DCGM exporter. Nothing outside this machine is touched.
+
+    \b
+    Examples:
+      kvaware demo
+      kubectl get nodes,pods,im,kvbg,tq -A -o yaml > mine/cluster.yaml && kvaware demo --cluster mine
+    """
+    from kvaware_cli.demo.run import run_demo  # noqa: PLC0415 - only the demo starts processes
+
+    run_demo(cluster=cluster, pods=pods, plain=plain)
+
+
+@app.command()
+def explain(
+    kind: Annotated[str | None, typer.Argument(metavar="pod", help="The word pod.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAMESPACE/NAME", help="A pod of the cluster.")] = None,
+    *,
+    file: Annotated[
+        Path | None,
+        typer.Option("--filename", "-f", metavar="FILE", help="A pod, or a workload with a pod template; - is stdin."),
+    ] = None,
+    namespace: Annotated[
+        str, typer.Option("--namespace", "-n", metavar="NAME", help="For a name without one.")
+    ] = "default",
+    output: Annotated[Format, typer.Option("--output", "-o", help="How to print it.")] = Format.TABLE,
+    server: Server = DEFAULT_SERVER,
+) -> None:
+    r"""Say where a pod goes and why, or why it is pending.
+
+    With -f it is a dry run: the pod need not exist and nothing is reserved. Costs are milliseconds of delay to this pod
+    and to those around it, by the same cost model that places pods: loading weights, moving or recomputing KV cache,
+    what large models lose by it, doubt about the node. HBM figures are the GPUs' size less reservations and less what
+    the DCGM exporter shows in use.
+
+    \b
+    Examples:
+      kvaware explain -f pod.yaml
+      kvaware explain pod ml/llama-70b-0
+      kvaware explain pod llama-70b-0 -n ml -o yaml
+    """
+    from kvaware_cli import explain_command  # noqa: PLC0415 - rich and pydantic only where something is shown
+
+    if file is not None:
+        if kind is not None:
+            raise InputError(f"expected either -f FILE or 'pod NAMESPACE/NAME', got both (-f {file} and {kind!r})")
+        explain_command.explain_file(file, server=server, output=output)
+        return
+    explain_command.explain_pod(_pod_named(kind, name, namespace), server=server, output=output)
+
+
+def _pod_named(kind: str | None, name: str | None, namespace: str) -> tuple[str, str]:
+    """Namespace and name from ``pod ns/name``, ``pod name`` or ``pod/name``."""
+    if kind is not None and name is None and kind.startswith(("pod/", "pods/")):
+        kind, _, name = kind.partition("/")
+    if kind not in {"pod", "pods", "po"} or not name:
+        got = " ".join(part for part in (kind, name) if part) or "nothing"
+        raise InputError(f"expected -f FILE or 'pod NAMESPACE/NAME', got {got}")
+    before, slash, after = name.partition("/")
+    if slash and (not before or not after or "/" in after):
+        raise InputError(f"expected a pod as NAMESPACE/NAME, got {name!r}")
+    return (before, after) if slash else (namespace, name)
+
+
+@app.command(short_help="Show HBM headroom per node, or use per tenant.")
+def top(
+    subject: Annotated[Subject, typer.Argument(help="What to show.")] = Subject.NODES,
+    *,
+    server: Server = DEFAULT_SERVER,
+) -> None:
+    r"""Show HBM headroom per node, or use per tenant against its limits.
+
+    HBM figures are per GPU where they say so: a pod must fit on one GPU, so the sum over a node tells little. "free" is
+    what one more pod is sure to get; "foreign" is in use, by the DCGM exporter, without a reservation.
+
+    \b
+    Examples:
+      kvaware top
+      kvaware top tenants
+    """
+    from kvaware_cli import top_command  # noqa: PLC0415 - rich and pydantic only where something is shown
+
+    match subject:
+        case Subject.NODES:
+            top_command.top_nodes(server)
+        case Subject.TENANTS:
+            top_command.top_tenants(server)

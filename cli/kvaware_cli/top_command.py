@@ -1,0 +1,115 @@
+"""``kvaware top``: HBM headroom per node and use per tenant, as the extender sees them now."""
+
+from rich.console import Console
+from rich.text import Text
+
+from kvaware_cli.client import ApiClient
+from kvaware_cli.output import console, gib, plural, table, used_of
+from kvaware_cli.wire import Node, NodeList, Pool, Tenant, TenantList, read
+
+__all__ = ["print_nodes", "print_tenants", "top_nodes", "top_tenants"]
+
+
+def top_nodes(server: str) -> None:
+    """Print every node's GPUs."""
+    print_nodes(console(), read(NodeList, ApiClient(server).nodes()).items)
+
+
+def top_tenants(server: str) -> None:
+    """Print every tenant's use, limits and guarantees."""
+    print_tenants(console(), read(TenantList, ApiClient(server).tenants()).items)
+
+
+def print_nodes(out: Console, nodes: tuple[Node, ...]) -> None:
+    """One line per node and GPU resource."""
+    if not nodes:
+        out.print("no nodes in the extender's view")
+        return
+    numbers = frozenset({"FREE", "GIB/GPU", "GIB FREE", "RESERVED", "FOREIGN"})
+    made = table(
+        "NODE", "GPUS", "MODE", "FREE", "GIB/GPU", "GIB FREE", "RESERVED", "FOREIGN", "NOTES",
+        right=numbers, wrap=frozenset({"NOTES"}),
+    )  # fmt: skip
+    for node in sorted(nodes, key=lambda n: n.name):
+        notes = _notes(node)
+        for pool in node.pools or (None,):
+            made.add_row(*_node_row(node, pool), Text(notes, style="" if node.ready else "red"))
+            notes = ""
+    out.print(made)
+    out.print()
+    out.print("GIB FREE: what one more pod is sure to get on one GPU. RESERVED, FOREIGN: GiB over the pool's GPUs.")
+
+
+def _node_row(node: Node, pool: Pool | None) -> tuple[str, ...]:
+    if pool is None:
+        return (node.name, "none", "", "", "", "", "", "")
+    capacities = [gpu.capacity_bytes for gpu in pool.gpus if gpu.capacity_bytes is not None]
+    foreign = [gpu.foreign_bytes for gpu in pool.gpus if gpu.foreign_bytes is not None]
+    mode = f"{pool.gpu_class} x{pool.replicas}" if pool.replicas > 1 else pool.gpu_class
+    return (
+        node.name,
+        f"{pool.devices} {pool.product or pool.resource}",
+        mode,
+        used_of(str(pool.free), str(pool.allocatable)),
+        gib(min(capacities)) if capacities else "?",
+        gib(pool.hbm_free_bytes),
+        gib(sum(gpu.reserved_bytes for gpu in pool.gpus)),
+        gib(sum(foreign)) if foreign else "?",
+    )
+
+
+def _notes(node: Node) -> str:
+    """What keeps pods off the node, or makes its figures less sure."""
+    notes = []
+    if not node.ready:
+        notes.append("not Ready")
+    if node.reserved_for is not None:
+        notes.append(f"for tenant {node.reserved_for}")
+    if node.use_age_s is None and node.pools:
+        notes.append("no exporter")
+    notes += node.problems
+    return "; ".join(notes)
+
+
+def print_tenants(out: Console, tenants: tuple[Tenant, ...]) -> None:
+    """One line per tenant."""
+    if not tenants:
+        out.print("no TenantQuota in the extender's view: every namespace is unlimited")
+        return
+    numbers = frozenset({"GPUS USED/LIMIT", "GUARANTEED", "HBM GIB USED/LIMIT", "GUARANTEED GIB"})
+    made = table(
+        "TENANT", "GPUS USED/LIMIT", "GUARANTEED", "HBM GIB USED/LIMIT", "GUARANTEED GIB", "NAMESPACES",
+        right=numbers, wrap=frozenset({"NAMESPACES"}),
+    )  # fmt: skip
+    conflicts = [conflict for tenant in tenants for conflict in tenant.conflicts]
+    for tenant in sorted(tenants, key=lambda t: t.tenant):
+        made.add_row(
+            tenant.tenant,
+            used_of(str(tenant.used_gpus), _whole(tenant.limit_gpus)),
+            _whole(tenant.guaranteed_gpus) or "-",
+            used_of(gib(tenant.used_hbm_bytes), _gib(tenant.limit_hbm_bytes)),
+            _gib(tenant.guaranteed_hbm_bytes) or "-",
+            ", ".join(tenant.namespaces),
+            style="yellow" if _at_limit(tenant) else "",
+        )
+    out.print(made)
+    for conflict in conflicts:
+        out.print(f"NamespaceConflict: {conflict}")
+    at_limit = [tenant.tenant for tenant in tenants if _at_limit(tenant)]
+    if at_limit:
+        out.print()
+        out.print(f"At a limit: {plural(len(at_limit), 'tenant')} ({', '.join(sorted(at_limit))}).")
+
+
+def _whole(value: int | None) -> str | None:
+    return None if value is None else str(value)
+
+
+def _gib(value: int | None) -> str | None:
+    return None if value is None else gib(value)
+
+
+def _at_limit(tenant: Tenant) -> bool:
+    """A limit of 0 is a limit that is reached; no limit never is."""
+    pairs = ((tenant.used_gpus, tenant.limit_gpus), (tenant.used_hbm_bytes, tenant.limit_hbm_bytes))
+    return any(limit is not None and used >= limit for used, limit in pairs)

@@ -1,0 +1,195 @@
+"""What the extender's ``/v1`` answers hold, as far as the command line shows it.
+
+Lenient on purpose: unknown fields are ignored and reasons are plain words, so that this program can talk to an
+extender of another version. The fields are those of ``kvaware_engine.decisions``.
+"""
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
+
+from kvaware_cli.errors import ServerError
+
+__all__ = [
+    "Candidate",
+    "Cost",
+    "Demand",
+    "Explanation",
+    "Gpu",
+    "Node",
+    "NodeList",
+    "Pool",
+    "Tenant",
+    "TenantList",
+    "read",
+]
+
+
+def _key_text(value: Any) -> Any:
+    """``namespace/name`` from any of the shapes that an object key takes in JSON."""
+    match value:
+        case {"namespace": namespace, "name": name}:
+            return f"{namespace}/{name}"
+        case [namespace, name]:
+            return f"{namespace}/{name}"
+        case _:
+            return value
+
+
+KeyText = Annotated[str, BeforeValidator(_key_text)]
+
+
+class _Wire(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class Demand(_Wire):
+    """What the pod needs."""
+
+    namespace: str
+    name: str
+    tenant: str
+    model: KeyText | None = None
+    model_id: str = ""
+    role: str | None = None
+    resource: str | None = None
+    gpus: int
+    hbm_per_gpu_bytes: int | None = None
+
+
+class Cost(_Wire):
+    """Milliseconds; the total is the sum of the terms less ``locality_gain``."""
+
+    total: float
+    compute_wait: float = 0.0
+    cache_access: float = 0.0
+    migration: float = 0.0
+    memory_pressure: float = 0.0
+    network: float = 0.0
+    risk: float = 0.0
+    locality_gain: float = 0.0
+
+    def terms(self) -> dict[str, float]:
+        """What each term adds to the total, in the cost model's order; the gain is negative."""
+        return {
+            "compute_wait": self.compute_wait,
+            "cache_access": self.cache_access,
+            "migration": self.migration,
+            "memory_pressure": self.memory_pressure,
+            "network": self.network,
+            "risk": self.risk,
+            "locality_gain": -self.locality_gain,
+        }
+
+
+class Candidate(_Wire):
+    """One node as a place for the pod."""
+
+    node: str
+    refusal: str | None = None
+    text: str = ""
+    cost: Cost | None = None
+    score: int | None = None
+    gpu_class: str | None = None
+    free_gpus: int = 0
+    hbm_free_bytes: int | None = None
+    hbm_capacity_bytes: int | None = None
+    foreign_bytes: int | None = None
+    cache_location: str = ""
+    weights_location: str = ""
+    confidence_ratio: float = 1.0
+    problems: tuple[str, ...] = ()
+
+
+class Explanation(_Wire):
+    """One pod on all nodes."""
+
+    demand: Demand
+    verdict: str
+    reason: str
+    text: str = ""
+    candidates: tuple[Candidate, ...] = ()
+    chosen: str | None = None
+    runner_up: str | None = None
+    answers: dict[str, str] = {}
+    reservation: dict[str, Any] | None = None
+
+    def candidate(self, node: str | None) -> Candidate | None:
+        """The candidate of that name."""
+        return next((c for c in self.candidates if c.node == node), None)
+
+
+class Gpu(_Wire):
+    """One device."""
+
+    index: int
+    capacity_bytes: int | None = None
+    reserved_bytes: int = 0
+    foreign_bytes: int | None = None
+
+
+class Pool(_Wire):
+    """The devices of one resource name on a node."""
+
+    resource: str
+    gpu_class: str
+    product: str = ""
+    devices: int
+    replicas: int = 1
+    allocatable: int
+    free: int
+    hbm_free_bytes: int | None = None
+    gpus: tuple[Gpu, ...] = ()
+
+
+class Node(_Wire):
+    """One node."""
+
+    name: str
+    ready: bool
+    reserved_for: str | None = None
+    pools: tuple[Pool, ...] = ()
+    use_age_s: float | None = None
+    problems: tuple[str, ...] = ()
+
+
+class NodeList(_Wire):
+    """``/v1/nodes``."""
+
+    items: tuple[Node, ...]
+
+
+class Tenant(_Wire):
+    """One tenant. Limits and guarantees: None is not set."""
+
+    tenant: str
+    namespaces: tuple[str, ...] = ()
+    used_gpus: int
+    used_hbm_bytes: int
+    limit_gpus: int | None = None
+    limit_hbm_bytes: int | None = None
+    guaranteed_gpus: int | None = None
+    guaranteed_hbm_bytes: int | None = None
+    conflicts: tuple[str, ...] = ()
+
+
+class TenantList(_Wire):
+    """``/v1/tenants``."""
+
+    items: tuple[Tenant, ...]
+
+
+W = TypeVar("W", bound=_Wire)
+
+
+def read(kind: type[W], body: Any) -> W:
+    """Convert an answer; one that cannot be read is the server's fault, and the message names the field."""
+    try:
+        return kind.model_validate(body)
+    except ValidationError as e:
+        first = e.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "body"
+        raise ServerError(
+            f"cannot read the extender's answer: {where}: {first['msg']} "
+            "(is the extender older or newer than this program?)"
+        ) from e

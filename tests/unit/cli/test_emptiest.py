@@ -1,0 +1,56 @@
+"""What "the emptiest GPU" would have chosen is computed from the explanation, never assumed."""
+
+from typing import Any
+
+import pytest
+
+from kvaware_cli.demo.emptiest import compare, dearest, emptiest
+from kvaware_cli.wire import Explanation
+from kvaware_testing.extender_answers import candidate, explanation, refused
+
+
+def explained(*candidates: dict[str, Any], name: str = "p") -> Explanation:
+    return Explanation.model_validate(explanation(candidates, name=name))
+
+
+def test_the_emptiest_is_the_one_with_most_free_hbm_then_most_free_gpus_then_by_name() -> None:
+    pod = explained(
+        candidate("c", hbm_free_gib=40, free_gpus=8),
+        candidate("b", hbm_free_gib=80, free_gpus=4),
+        candidate("z", hbm_free_gib=80, free_gpus=8),
+        candidate("a", hbm_free_gib=80, free_gpus=8),
+    )
+    found = emptiest(pod)
+    assert found is not None
+    assert found.node == "a"
+
+
+def test_a_node_that_cannot_take_the_pod_is_never_the_emptiest() -> None:
+    """It has no cost to compare with; that it was refused is told where the refusals stand."""
+    pod = explained(candidate("a", hbm_free_gib=10), {**refused("b"), "hbm_free_bytes": 1 << 40})
+    found = emptiest(pod)
+    assert found is not None
+    assert found.node == "a"
+
+
+def test_the_extra_cost_is_the_difference_of_the_totals() -> None:
+    pod = explained(
+        candidate("warm", hbm_free_gib=40, terms={"network": 100.0, "locality_gain": 50.0}),
+        candidate("empty", hbm_free_gib=80, terms={"network": 900.0}),
+    )
+    comparison = compare(pod)
+    assert comparison is not None
+    assert (comparison.chosen.node, comparison.emptiest.node) == ("warm", "empty")
+    assert comparison.extra_ms == pytest.approx(900 - (100 - 50))
+
+
+def test_the_dearest_pod_is_told_and_none_where_the_emptiest_was_right() -> None:
+    right = explained(candidate("a", hbm_free_gib=80), candidate("b", hbm_free_gib=40))
+    cheap = explained(candidate("a", hbm_free_gib=40), candidate("b", terms={"network": 200.0}), name="cheap")
+    dear = explained(candidate("a", hbm_free_gib=40), candidate("b", terms={"network": 900.0}), name="dear")
+    nowhere = explained(refused("a"))
+    # then
+    worst = dearest([right, cheap, dear, nowhere])
+    assert worst is not None
+    assert worst.explanation.demand.name == "dear"
+    assert dearest([right, nowhere]) is None
