@@ -45,12 +45,12 @@ class PodDemand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostTerms:
-    """Milliseconds of delay to this pod and to those around it; the total is the sum less the gain (design: cost model).
+    """Milliseconds of delay to this pod and to those around it; the total is the sum less the gain.
 
-    For a pod: compute_wait = crowding with the model's replicas on the node; cache_access = loading weights that are on
-    the node, and recomputing KV groups that nobody supplies; migration = copying KV groups that are elsewhere; network =
-    fetching weights over a link; memory_pressure = what the placement takes from large models (fragmentation); risk =
-    doubt about the node's state; locality_gain = nearness to the model's other pods.
+    For a pod: compute_wait = crowding with the model's pods on the node; cache_access = loading weights into HBM, and
+    recomputing KV groups that nobody supplies; migration = copying KV groups that are elsewhere; network = fetching
+    weights over a link; memory_pressure = what the placement takes from large models (fragmentation); risk = doubt
+    about the node's state; locality_gain = nearness to the model's other pods.
     """
 
     compute_wait: float = 0.0
@@ -111,7 +111,7 @@ class CandidateView:
     foreign_bytes: int | None
     """HBM in use by programs that hold no reservation, over the node's GPUs; None: no exporter."""
     cache_location: str
-    """``node``, ``near`` or ``far``: where this model's KV block groups are, seen from this node; ``none`` without any."""
+    """Where the model's KV block groups are, seen from this node: ``node``, ``near``, ``far``, or ``none`` known."""
     weights_location: str
     """``node``, ``near`` or ``far``."""
     kv_bytes_on_node: int
@@ -224,4 +224,3 @@ class TenantView:
     guaranteed_hbm_bytes: int | None
     conflicts: tuple[str, ...]
     """Namespaces that an older quota already owns, as ``namespace: owning quota``."""
-

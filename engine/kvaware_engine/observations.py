@@ -41,7 +41,7 @@ class ObjectKey(NamedTuple):
 
 
 class GpuClass(StrEnum):
-    """How a node hands out its GPUs. (``claim``, for DRA, joins when claims are read.)"""
+    """How a node hands out its GPUs; ``claim``, for DRA, joins when claims are read."""
 
     EXCLUSIVE = "exclusive"
     PARTITION = "partition"

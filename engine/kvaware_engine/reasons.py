@@ -31,6 +31,7 @@ class Reason(StrEnum):
     TENANT_HBM_LIMIT = "TenantHBMLimit"
     GUARANTEED_TO_OTHERS = "GuaranteedToOthers"
     STALE_VIEW = "StaleView"
+    ALREADY_BOUND = "AlreadyBound"
     # choices
     WEIGHTS_ON_NODE = "WeightsOnNode"
     CACHE_ON_NODE = "CacheOnNode"
@@ -52,10 +53,11 @@ REFUSAL_TEXTS: Final[dict[Reason, str]] = {
     Reason.PARTITION_TOO_SMALL: "kvaware: the GPU partition's memory is smaller than the pod's HBM",
     Reason.MODEL_NOT_FOUND: "kvaware: no InferenceModel has the name in the label kvaware.io/model",
     Reason.ROLE_NOT_FOUND: "kvaware: the InferenceModel has no role of the name in the label kvaware.io/role",
-    Reason.INVALID_HBM_ANNOTATION: "kvaware: the annotation kvaware.io/hbm-per-gpu must be a quantity of at least 1 byte",
+    Reason.INVALID_HBM_ANNOTATION: "kvaware: the annotation kvaware.io/hbm-per-gpu must be a quantity above zero",
     Reason.INVALID_GPU_REQUEST: "kvaware: the pod must ask for one kind of GPU, as a whole number",
     Reason.TENANT_GPU_LIMIT: "kvaware: the tenant's GPU limit is reached",
     Reason.TENANT_HBM_LIMIT: "kvaware: the tenant's HBM limit is reached",
     Reason.GUARANTEED_TO_OTHERS: "kvaware: what is left is guaranteed to other tenants",
     Reason.STALE_VIEW: "kvaware: the view of the cluster is stale",
+    Reason.ALREADY_BOUND: "kvaware: the pod is bound to another node",
 }

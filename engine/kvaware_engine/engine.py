@@ -1,0 +1,718 @@
+"""The engine: observations in, decisions out. One object with one owner; no I/O, no clock, no randomness.
+
+Production feeds it from the cluster with the loop's clock, the simulator from modelled workers with virtual time. Every
+method is synchronous: in one loop that is what makes check-and-take atomic.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import compress
+
+import numpy as np
+import numpy.typing as npt
+
+from kvaware_engine.costs import CostColumns, pod_costs, scores
+from kvaware_engine.decisions import (
+    CandidateView,
+    Explanation,
+    FilterVerdict,
+    NodeView,
+    PodDecision,
+    PodDemand,
+    Refusal,
+    TenantView,
+)
+from kvaware_engine.demands import demand_of, is_ours
+from kvaware_engine.explain import Judged, explain_pod, node_view, reason_of_choice, view_candidate
+from kvaware_engine.fleet import Fleet, NodeRow
+from kvaware_engine.observations import (
+    BlockGroupObservation,
+    GpuClass,
+    ModelObservation,
+    NodeObservation,
+    NodeUse,
+    ObjectKey,
+    PodObservation,
+    Reservation,
+    TenantQuotaObservation,
+)
+from kvaware_engine.places import Places
+from kvaware_engine.pools import Booking, BookingKind, devices_of
+from kvaware_engine.reasons import REFUSAL_TEXTS, Reason
+from kvaware_engine.settings import EngineSettings
+from kvaware_engine.tenants import Charge, Headroom, Tenants
+from kvaware_engine.verdict import ADMITTED, CODE_REASONS, node_codes, pod_refusal
+
+__all__ = ["Engine"]
+
+_CODE_TEXTS = tuple("" if reason is None else REFUSAL_TEXTS[reason] for reason in CODE_REASONS)
+
+
+@dataclass(slots=True)
+class _Own:
+    """A booking that we made and the API server has not shown yet."""
+
+    reservation: Reservation
+    at_s: float
+    settled: bool
+
+
+@dataclass(slots=True)
+class _Intent:
+    node: str
+    expires_at_s: float
+
+
+class Engine:
+    """Decides where pods go.
+
+    Bookings are keyed by (pod UID, node). A pod seen bound replaces the UID's own bookings, its deletion removes them.
+    Time only enters as ``now_s``: monotonic seconds, never going back.
+    """
+
+    def __init__(self, settings: EngineSettings | None = None) -> None:
+        self._settings = settings if settings is not None else EngineSettings()
+        self._now_s = 0.0
+        self._fleet = Fleet(margins=self._margins)
+        self._tenants = Tenants()
+        self._places = Places(self._settings)
+        self._models: dict[ObjectKey, ModelObservation] = {}
+        self._pods: dict[str, PodObservation] = {}
+        self._own: dict[str, dict[str, _Own]] = {}
+        """Pod UID to node to booking."""
+        self._intents: dict[str, _Intent] = {}
+        """Pod UID to intent, oldest first (their time to live is one constant)."""
+        self._use_steps: dict[str, int] = {}
+        """Node to the whole minutes of age that its exporter figures were last priced at."""
+        self._version = 0
+
+    # -- observations ------------------------------------------------------------------------------------------------
+
+    @property
+    def version(self) -> int:
+        """Grows whenever an answer could have changed."""
+        self._flush()
+        return self._version
+
+    def observe_node(self, name: str, node: NodeObservation | None) -> None:
+        """A node came, changed, or (None) went. What pods hold on it stays booked until they are gone."""
+        row = self._fleet.get(name)
+        if (row.node if row is not None else None) == node:
+            return
+        row = self._fleet.row(name)
+        before = row.node.weights if row.node is not None else ()
+        after = node.weights if node is not None else ()
+        row.node = node
+        if before != after:
+            self._places.node_lists(name, after, before=before)
+        self._place(row)
+        self._fleet.mark((name,))
+        self._version += 1
+        if node is None:
+            row.use = None
+            self._use_steps.pop(name, None)
+            self._flush()
+            self._fleet.drop_if_empty(row)
+
+    def observe_use(self, node: str, use: NodeUse | None) -> None:
+        """An exporter's figures of one node; None: it is not heard any more. Figures of unknown nodes are ignored."""
+        row = self._fleet.get(node)
+        if row is None or row.node is None:
+            return
+        row.use = use
+        self._age_use(row, force=True)
+
+    def observe_pod(self, uid: str, pod: PodObservation | None, *, now_s: float) -> None:
+        """A pod came, changed, or (None) went."""
+        self._clock(now_s)
+        before = self._pods.get(uid)
+        if before == pod:
+            if pod is None and (uid in self._own or uid in self._intents):
+                self._end_own(uid)
+                self._version += 1
+            return
+        held_on = _node_held(before)
+        holds_on = _node_held(pod)
+        if pod is None:
+            del self._pods[uid]
+        else:
+            self._pods[uid] = pod
+        if before is not None and held_on is not None:
+            self._unbook(held_on, uid)
+            self._places.pod_gone(before, held_on, now_s=now_s)
+        if pod is None or pod.finished or pod.node is not None:
+            self._end_own(uid)
+        if pod is not None and holds_on is not None:
+            self._book(holds_on, uid, _observed_bookings(pod))
+            self._places.pod_bound(pod, holds_on)
+        self._version += 1
+
+    def observe_model(self, key: ObjectKey, model: ModelObservation | None) -> None:
+        """An InferenceModel came, changed, or (None) went."""
+        if self._models.get(key) == model:
+            return
+        if model is None:
+            del self._models[key]
+        else:
+            self._models[key] = model
+        self._places.model(key, model)
+        self._version += 1
+
+    def observe_quota(self, name: str, quota: TenantQuotaObservation | None) -> None:
+        """A TenantQuota came, changed, or (None) went."""
+        if not self._tenants.observe(name, quota):
+            return
+        for row in self._fleet:
+            self._place(row)
+        self._version += 1
+
+    def observe_block_group(self, key: ObjectKey, group: BlockGroupObservation | None) -> None:
+        """A KVCacheBlockGroup came, changed, or (None) went."""
+        self._places.group(key, group)
+        self._version += 1
+
+    def forget_unseen(self, *, listed_at_s: float, uids: Collection[str]) -> None:
+        """Drop own settled bookings whose pod a later complete list does not hold.
+
+        Args:
+            listed_at_s: When that list began.
+            uids: Of all pods in it.
+        """
+        gone = [
+            uid
+            for uid, by_node in self._own.items()
+            if uid not in uids and all(own.settled and own.at_s < listed_at_s for own in by_node.values())
+        ]
+        for uid in gone:
+            self._end_own(uid)
+            self._version += 1
+
+    def tick(self, now_s: float) -> None:
+        """Let time pass: intents end, exporter figures age in whole minutes, weights are forgotten."""
+        self._clock(now_s)
+        for row in self._fleet:
+            if row.use is not None:
+                self._age_use(row, force=False)
+        if self._places.expire(now_s):
+            self._version += 1
+
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    def is_ours(self, pod: PodObservation) -> bool:
+        """Whether kvaware decides for this pod: it names a model, or asks for a GPU under our scheduler's name."""
+        return is_ours(pod, self._settings.scheduler_name)
+
+    def demand(self, pod: PodObservation) -> PodDemand:
+        """What the pod needs; a problem with it is part of the demand, not an error."""
+        return demand_of(pod, models=self._models, tenant=self._tenants.tenant_of(pod.namespace))
+
+    def filter_nodes(self, demand: PodDemand, nodes: Sequence[str], *, now_s: float) -> FilterVerdict:
+        """Tell which of the offered nodes can take the pod, other pods' intents counted.
+
+        Ends the pod's earlier intent. With exactly one node admitted the intent stands there at once, because
+        kube-scheduler then asks nothing more before it binds.
+        """
+        self._clock(now_s)
+        self._end_intent(demand.uid)
+        self._flush()
+        headroom = self._headroom(demand, intents=True)
+        refusal = pod_refusal(demand, headroom)
+        if refusal is not None:
+            return _refused_everywhere(refusal, nodes)
+        codes = self._codes(demand, headroom)[self._fleet.indexes(nodes)]
+        admitted_mask = codes == ADMITTED
+        admitted = list(compress(nodes, admitted_mask.tolist()))
+        if len(admitted) == len(nodes):
+            refused: dict[str, str] = {}
+            counts: dict[Reason, int] = {}
+        else:
+            refused_mask = ~admitted_mask
+            refused_codes = codes[refused_mask]
+            refused = dict(
+                zip(
+                    compress(nodes, refused_mask.tolist()),
+                    map(_CODE_TEXTS.__getitem__, refused_codes.tolist()),
+                    strict=True,
+                )
+            )
+            counts = _count(refused_codes)
+        if len(admitted) == 1:
+            self._intend(demand, admitted[0], now_s=now_s)
+        return FilterVerdict(admitted=admitted, refused=refused, reason=None, counts=counts)
+
+    def would_admit(self, demand: PodDemand, *, now_s: float) -> Reason | None:
+        """Ask filter's question over all nodes without leaving a trace.
+
+        Returns: None when some node can take the pod now, else why not (of several reasons the commonest, ties by
+            name).
+        """
+        self._clock(now_s)
+        intent = self._intents.get(demand.uid)
+        if intent is not None:  # a pod with an intent was just admitted
+            return None
+        self._flush()
+        headroom = self._headroom(demand, intents=True)
+        refusal = pod_refusal(demand, headroom)
+        if refusal is not None:
+            return refusal
+        codes = self._codes(demand, headroom)[self._fleet.known]
+        if (codes == ADMITTED).any():
+            return None
+        counts = _count(codes)
+        return min(counts, key=lambda reason: (-counts[reason], reason), default=Reason.NODE_UNKNOWN)
+
+    def choose_node(self, demand: PodDemand, nodes: Sequence[str], *, now_s: float) -> PodDecision:
+        """Price the offered nodes and choose. The pod's intent then stands on the first choice.
+
+        Of equal costs the first name wins. Nodes that cannot take the pod score 0 and are never chosen.
+        """
+        self._clock(now_s)
+        self._end_intent(demand.uid)
+        version = self.version
+        judged = self._judge(demand, nodes)
+        result = [0] * len(nodes)
+        if judged.costs is None:
+            return PodDecision(
+                decision_id=f"{demand.uid}-{version}",
+                demand=demand,
+                nodes=list(nodes),
+                scores=result,
+                chosen=None,
+                runner_up=None,
+                reason=judged.commonest_refusal(),
+            )
+        order = judged.cheapest(2)
+        best = order[0]
+        for position, score in zip(
+            judged.admitted.tolist(),
+            scores(judged.costs.total, best, scale_ms=self._settings.pod_costs.score_scale_ms),
+            strict=True,
+        ):
+            result[position] = score
+        chosen = self._candidate(judged, int(judged.admitted[best]), result)
+        runner_up = self._candidate(judged, int(judged.admitted[order[1]]), result) if len(order) > 1 else None
+        self._intend(demand, chosen.node, now_s=now_s)
+        return PodDecision(
+            decision_id=f"{demand.uid}-{version}",
+            demand=demand,
+            nodes=list(nodes),
+            scores=result,
+            chosen=chosen,
+            runner_up=runner_up,
+            reason=reason_of_choice(chosen, runner_up),
+        )
+
+    def explain(self, demand: PodDemand, nodes: Sequence[str] | None = None, *, now_s: float) -> Explanation:
+        """Say everything about one pod on the given (default: all) nodes as things are now; leaves no trace."""
+        self._clock(now_s)
+        version = self.version
+        intent = self._intents.get(demand.uid)
+        if intent is not None:
+            self._unbook(intent.node, demand.uid)
+        try:
+            names = list(nodes) if nodes is not None else self._fleet.names()
+            judged = self._judge(demand, names)
+            result = [0] * len(names)
+            if judged.costs is not None:
+                scale_ms = self._settings.pod_costs.score_scale_ms
+                for position, score in zip(
+                    judged.admitted.tolist(),
+                    scores(judged.costs.total, judged.cheapest(1)[0], scale_ms=scale_ms),
+                    strict=True,
+                ):
+                    result[position] = score
+            candidates = [self._candidate(judged, position, result) for position in range(len(names))]
+            pod = self._pods.get(demand.uid)
+            reservation = pod.reservation if pod is not None and pod.node is not None else None
+            return explain_pod(demand, candidates, refusal=judged.commonest_refusal(), reservation=reservation)
+        finally:
+            if intent is not None:
+                self._book(intent.node, demand.uid, self._bookings_of(demand, intent.node, BookingKind.INTENT))
+                self._flush()
+                self._version = version  # everything stands as before
+
+    def nodes(self, *, now_s: float) -> list[NodeView]:
+        """All nodes, by name, with what each GPU holds."""
+        self._clock(now_s)
+        self._flush()
+        views = []
+        for name in self._fleet.names():
+            row = self._fleet.row(name)
+            views.append(
+                node_view(
+                    row,
+                    margins=self._margins,
+                    reserved_for=self._owner(row),
+                    confidence_ratio=float(self._fleet.confidence[row.index]),
+                    use_age_s=now_s - row.use.observed_at_s if row.use is not None else None,
+                    summary=self._fleet.summary,
+                )
+            )
+        return views
+
+    def tenants(self) -> list[TenantView]:
+        """All tenants that a TenantQuota names, by name."""
+        self._flush()
+        return self._tenants.views()
+
+    # -- reservations ------------------------------------------------------------------------------------------------
+
+    def reserve(self, demand: PodDemand, node: str, *, now_s: float) -> Reservation | Refusal:
+        """Check GPU count, HBM and quota on one node and take it, in one step. Intents are guesses and do not count.
+
+        Asking again for the same UID and node gives the reservation that stands.
+        """
+        self._clock(now_s)
+        standing = self._own.get(demand.uid, {}).get(node)
+        if standing is not None:
+            return standing.reservation
+        pod = self._pods.get(demand.uid)
+        if pod is not None and pod.node is not None:
+            return self._reservation(demand, node, ()) if pod.node == node else _refusal(Reason.ALREADY_BOUND)
+        self._end_intent(demand.uid)
+        self._flush()
+        headroom = self._headroom(demand, intents=False)
+        refusal = pod_refusal(demand, headroom)
+        if refusal is not None:
+            return _refusal(refusal)
+        row = self._fleet.get(node)
+        if row is None or row.node is None:
+            return _refusal(Reason.NODE_UNKNOWN)
+        columns = self._fleet.columns_of(row, demand.resource, but_not_uid=demand.uid)
+        code = int(
+            node_codes(
+                columns,
+                demand,
+                headroom=headroom,
+                tenant_code=self._fleet.tenant_code(demand.tenant),
+                whole_gpu_free_ratio=self._settings.hbm.whole_gpu_free_ratio,
+            )[0]
+        )
+        reason = CODE_REASONS[code]
+        if reason is not None:
+            return _refusal(reason)
+        bookings = self._bookings_of(demand, node, BookingKind.OWN)
+        self._book(node, demand.uid, bookings)
+        reservation = self._reservation(demand, node, bookings[0].devices if bookings else ())
+        self._own.setdefault(demand.uid, {})[node] = _Own(reservation, now_s, settled=False)
+        self._version += 1
+        return reservation
+
+    def settle(self, uid: str, node: str, *, now_s: float) -> None:
+        """The binding was accepted: what stands on this node is real, what the UID held elsewhere in doubt is not."""
+        own = self._own.get(uid)
+        if own is None:
+            return  # the store was faster: the pod is observed, or gone already
+        for other in [name for name in own if name != node]:
+            self.release(uid, other)
+        if node in own:
+            own[node].settled = True
+            own[node].at_s = now_s
+
+    def release(self, uid: str, node: str) -> None:
+        """The binding was refused or never happened: give back what stands on this node."""
+        own = self._own.get(uid)
+        if own is None or node not in own:
+            return
+        del own[node]
+        if not own:
+            del self._own[uid]
+        self._unbook(node, uid)
+        self._version += 1
+
+    def holder(self, uid: str) -> tuple[str, ...]:
+        """The nodes on which the UID holds something, observed or own, sorted."""
+        held = _node_held(self._pods.get(uid))
+        return tuple(sorted({*self._own.get(uid, {}), *((held,) if held is not None else ())}))
+
+    # -- the inside --------------------------------------------------------------------------------------------------
+
+    def _clock(self, now_s: float) -> None:
+        self._now_s = now_s
+        while self._intents:
+            uid, intent = next(iter(self._intents.items()))
+            if intent.expires_at_s > now_s:
+                break
+            self._end_intent(uid)
+
+    def _margins(self, row: NodeRow) -> tuple[float, float]:
+        """Ratios of HBM kept back: where the exporter shows a device, and where only the label tells its size."""
+        hbm = self._settings.hbm
+        if row.use is None:
+            return 0.0, min(1.0, hbm.label_margin_ratio + hbm.unknown_foreign_use_margin_ratio)
+        minutes = self._use_steps.get(row.name, 0)
+        age = min(hbm.age_margin_max_ratio, hbm.age_margin_ratio_per_minute * minutes)
+        return age, min(1.0, age + hbm.label_margin_ratio + hbm.unknown_foreign_use_margin_ratio)
+
+    def _age_use(self, row: NodeRow, *, force: bool) -> None:
+        """Price the age of a node's exporter figures in whole minutes, so that the state changes rarely."""
+        if row.use is not None:
+            age_s = max(0.0, self._now_s - row.use.observed_at_s)
+            if age_s > self._settings.use_max_age_s:
+                row.use = None
+                force = True
+        step = int(max(0.0, self._now_s - row.use.observed_at_s) // 60) if row.use is not None else -1
+        if not force and self._use_steps.get(row.name) == step:
+            return
+        if row.use is None:
+            self._use_steps.pop(row.name, None)
+        else:
+            self._use_steps[row.name] = step
+        self._write_confidence(row)
+        self._fleet.mark((row.name,))
+
+    def _write_confidence(self, row: NodeRow) -> None:
+        if row.use is None:
+            ratio = self._settings.no_exporter_confidence_ratio
+        else:
+            fresh_share = 1 - self._use_steps.get(row.name, 0) * 60 / max(60.0, self._settings.use_max_age_s)
+            floor = self._settings.no_exporter_confidence_ratio
+            ratio = floor + (1 - floor) * max(0.0, fresh_share)
+        if self._fleet.confidence[row.index] != ratio:
+            self._fleet.confidence[row.index] = ratio
+            self._version += 1
+
+    def _owner(self, row: NodeRow) -> str | None:
+        return self._tenants.owner_of_node(row.node.labels) if row.node is not None else None
+
+    def _place(self, row: NodeRow) -> None:
+        self._fleet.place(row, owner=self._owner(row))
+        self._write_confidence(row)
+
+    def _flush(self) -> None:
+        """Add up dirty rows, then what their pods cost their tenants (that depends on the devices' sizes)."""
+        dirty = list(self._fleet.dirty)
+        if not dirty:
+            return
+        if self._fleet.flush():
+            self._version += 1
+        for name in dirty:
+            row = self._fleet.get(name)
+            self._tenants.charge(name, self._charges(row) if row is not None else {})
+
+    def _charges(self, row: NodeRow) -> dict[str, Charge]:
+        charges = {}
+        for uid, bookings in row.bookings.items():
+            gpus = sum(booking.gpus for booking in bookings)
+            hbm = sum(self._charged_bytes(row, booking) for booking in bookings)
+            if bookings:
+                intent = bookings[0].kind is BookingKind.INTENT
+                charges[uid] = Charge(bookings[0].pod.namespace, gpus, hbm, intent)
+        return charges
+
+    def _charged_bytes(self, row: NodeRow, booking: Booking) -> int:
+        """Whole devices at full size, shared ones at the reservation; on a node nobody shows, what the pod reserved."""
+        pool = row.pool(booking.resource)
+        lane = self._fleet.lanes.get(booking.resource)
+        if pool is None or lane is None:
+            return (booking.hbm_per_gpu_bytes or 0) * booking.gpus
+        if pool.gpu_class is GpuClass.SHARED and booking.hbm_per_gpu_bytes is not None:
+            return booking.hbm_per_gpu_bytes * booking.gpus
+        return max(0, int(lane.full_bytes[row.index])) * booking.gpus
+
+    def _free_by_owner(self, *, intents: bool) -> dict[str | None, tuple[int, int]] | None:
+        """Free GPUs and HBM bytes by the tenant that nodes are reserved for; None when nobody was promised any."""
+        if not self._tenants.guarantees():
+            return None
+        gpus, hbm = self._fleet.spare()
+        if not intents:
+            for node in {intent.node for intent in self._intents.values()}:
+                row = self._fleet.get(node)
+                if row is not None and row.node is not None and row.node.ready:
+                    summaries = [self._fleet.summary(row, pool, intents=False) for pool in row.node.pools]
+                    gpus[row.index] = sum(summary.untouched for summary in summaries)
+                    hbm[row.index] = sum(summary.free_bytes for summary in summaries)
+        free: dict[str | None, tuple[int, int]] = {}
+        owned = self._fleet.owner
+        for code in np.unique(owned).tolist():
+            mask = owned == code
+            free[self._owner_names().get(code)] = (int(gpus[mask].sum()), int(hbm[mask].sum()))
+        return free
+
+    def _owner_names(self) -> dict[int, str]:
+        return {self._fleet.tenant_code(view): view for view in self._tenants.names()}
+
+    def _headroom(self, demand: PodDemand, *, intents: bool) -> Headroom | None:
+        """What the demand's tenant may still take, without what this very pod holds already."""
+        gpus = hbm = 0
+        for node in self._own.get(demand.uid, {}):
+            row = self._fleet.get(node)
+            for booking in row.bookings.get(demand.uid, ()) if row is not None else ():
+                gpus += booking.gpus
+                hbm += self._charged_bytes(row, booking) if row is not None else 0
+        return self._tenants.headroom(
+            demand.namespace, intents=intents, less=(gpus, hbm), free=self._free_by_owner(intents=intents)
+        )
+
+    def _codes(self, demand: PodDemand, headroom: Headroom | None) -> npt.NDArray[np.int8]:
+        """The verdict on every row of the fleet."""
+        return node_codes(
+            self._fleet.columns(demand.resource),
+            demand,
+            headroom=headroom,
+            tenant_code=self._fleet.tenant_code(demand.tenant),
+            whole_gpu_free_ratio=self._settings.hbm.whole_gpu_free_ratio,
+        )
+
+    def _judge(self, demand: PodDemand, nodes: Sequence[str]) -> Judged:
+        """Verdicts and costs of the offered nodes, the pod's own intent not counted."""
+        self._flush()
+        headroom = self._headroom(demand, intents=True)
+        indexes = self._fleet.indexes(nodes)
+        everywhere = pod_refusal(demand, headroom)
+        codes = self._codes(demand, headroom)[indexes]
+        admitted = np.flatnonzero(codes == ADMITTED) if everywhere is None else np.zeros(0, dtype=np.int64)
+        places = self._places.columns(demand.model, self._fleet)
+        costs: CostColumns | None = None
+        if len(admitted):
+            model = self._models.get(demand.model) if demand.model is not None else None
+            costs = pod_costs(
+                indexes[admitted], demand, model, fleet=self._fleet, places=places, settings=self._settings
+            )
+        return Judged(
+            demand=demand,
+            nodes=nodes,
+            indexes=indexes,
+            codes=codes,
+            everywhere=everywhere,
+            admitted=admitted,
+            costs=costs,
+            places=places,
+            ranks=self._fleet.ranks(),
+        )
+
+    def _candidate(self, judged: Judged, position: int, result: Sequence[int]) -> CandidateView:
+        row = self._fleet.get(judged.nodes[position])
+        return view_candidate(
+            judged, position, score=result[position], row=row, fleet=self._fleet, margins=self._margins
+        )
+
+    def _reservation(self, demand: PodDemand, node: str, devices: tuple[int, ...]) -> Reservation:
+        pool = self._fleet.row(node).pool(demand.resource) if demand.resource is not None else None
+        return Reservation(
+            model=demand.model.name if demand.model is not None else None,
+            tenant=demand.tenant,
+            resource=demand.resource or "",
+            gpus=demand.gpus,
+            hbm_per_gpu_bytes=demand.hbm_per_gpu_bytes,
+            gpu_class=pool.gpu_class if pool is not None else GpuClass.EXCLUSIVE,
+            devices=devices,
+            decision_id=f"{demand.uid}-{self._version}",
+        )
+
+    def _intend(self, demand: PodDemand, node: str, *, now_s: float) -> None:
+        pod = self._pods.get(demand.uid)
+        if demand.uid in self._own or (pod is not None and pod.node is not None):
+            return  # it holds more than a guess already
+        self._intents[demand.uid] = _Intent(node, now_s + self._settings.intent_ttl_s)
+        self._book(node, demand.uid, self._bookings_of(demand, node, BookingKind.INTENT))
+
+    def _end_intent(self, uid: str) -> None:
+        intent = self._intents.pop(uid, None)
+        if intent is not None:
+            self._unbook(intent.node, uid)
+
+    def _end_own(self, uid: str) -> None:
+        self._end_intent(uid)
+        for node in self._own.pop(uid, {}):
+            self._unbook(node, uid)
+
+    def _book(self, node: str, uid: str, bookings: tuple[Booking, ...]) -> None:
+        row = self._fleet.row(node)
+        row.bookings[uid] = bookings
+        self._fleet.mark((node,))
+
+    def _unbook(self, node: str, uid: str) -> None:
+        row = self._fleet.get(node)
+        if row is None or row.bookings.pop(uid, None) is None:
+            return
+        self._fleet.mark((node,))
+        if row.node is None and not row.bookings:
+            self._flush()
+            self._fleet.drop_if_empty(row)
+
+    def _bookings_of(self, demand: PodDemand, node: str, kind: BookingKind) -> tuple[Booking, ...]:
+        """What the pod would hold on the node, with the devices that it is assumed to get."""
+        if demand.resource is None:
+            return ()
+        row = self._fleet.row(node)
+        return (
+            Booking(
+                uid=demand.uid,
+                pod=ObjectKey(demand.namespace, demand.name),
+                resource=demand.resource,
+                gpus=demand.gpus,
+                hbm_per_gpu_bytes=demand.hbm_per_gpu_bytes,
+                devices=self._assumed_devices(row, demand),
+                ready=False,
+                kind=kind,
+            ),
+        )
+
+    def _assumed_devices(self, row: NodeRow, demand: PodDemand) -> tuple[int, ...]:
+        """On a shared pool, the devices with the most free replicas (as the device plugin spreads); else unknown."""
+        pool = row.pool(demand.resource) if demand.resource is not None else None
+        if pool is None or pool.gpu_class is not GpuClass.SHARED:
+            return ()
+        seen, unseen = self._margins(row)
+        states = devices_of(
+            pool,
+            row.use.gpus if row.use is not None else None,
+            row.booked(pool.resource, intents=False, but_not_uid=demand.uid),
+            seen_margin_ratio=seen,
+            unseen_margin_ratio=unseen,
+        )
+        slots = {state.index: state.slots_free for state in states}
+        devices = []
+        for _ in range(min(demand.gpus, sum(slots.values()))):
+            index = min(slots, key=lambda i: (-slots[i], i))
+            slots[index] -= 1
+            devices.append(index)
+        return tuple(devices)
+
+
+def _node_held(pod: PodObservation | None) -> str | None:
+    """The node on which a pod holds its devices: from bind until it is gone or finished, terminating included."""
+    return pod.node if pod is not None and not pod.finished else None
+
+
+def _observed_bookings(pod: PodObservation) -> tuple[Booking, ...]:
+    """What a bound pod holds. Without a reservation that is ours and its own, whole GPUs.
+
+    A reservation counts only when its decision was made for this UID: an annotation copied from another pod, or written
+    into a template, must not make a pod smaller than it is.
+    """
+    reservation = pod.reservation
+    if reservation is not None and not reservation.decision_id.startswith(f"{pod.uid}-"):
+        reservation = None
+    bookings = []
+    for resource, gpus in pod.gpu_requests:
+        reserved = reservation if reservation is not None and reservation.resource == resource else None
+        bookings.append(
+            Booking(
+                uid=pod.uid,
+                pod=ObjectKey(pod.namespace, pod.name),
+                resource=resource,
+                gpus=gpus,
+                hbm_per_gpu_bytes=reserved.hbm_per_gpu_bytes if reserved is not None else None,
+                devices=reserved.devices if reserved is not None else (),
+                ready=pod.ready,
+                kind=BookingKind.OBSERVED,
+            )
+        )
+    return tuple(bookings)
+
+
+def _refusal(reason: Reason) -> Refusal:
+    return Refusal(reason=reason, text=REFUSAL_TEXTS[reason])
+
+
+def _refused_everywhere(reason: Reason, nodes: Sequence[str]) -> FilterVerdict:
+    """One entry is enough: kube-scheduler takes a node that is left out for unresolvable as well."""
+    refused = {min(nodes): REFUSAL_TEXTS[reason]} if nodes else {}
+    return FilterVerdict(admitted=[], refused=refused, reason=reason, counts={reason: len(nodes)})
+
+
+def _count(codes: npt.NDArray[np.int8]) -> dict[Reason, int]:
+    counts = np.bincount(codes, minlength=len(CODE_REASONS)).tolist()
+    return {reason: counts[code] for code, reason in enumerate(CODE_REASONS) if reason is not None and counts[code]}

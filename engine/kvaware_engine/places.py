@@ -1,0 +1,342 @@
+"""Where a model already is: its pods, its weights and its KV block groups, seen from every node.
+
+For one model the answer is a set of columns over the fleet's rows. It is kept until something about that model or the
+fleet's layout changes, since most state changes concern other models.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from kvaware_engine.fleet import NO_CODE, Fleet
+from kvaware_engine.observations import (
+    BlockGroupObservation,
+    CopyState,
+    ModelObservation,
+    ObjectKey,
+    PodObservation,
+    Tier,
+)
+from kvaware_engine.settings import EngineSettings, LinkSettings
+
+__all__ = ["FAR", "NEAR", "NONE", "ON_NODE", "PlaceColumns", "Places", "weights_id"]
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+BoolArray = npt.NDArray[np.bool_]
+
+ON_NODE, NEAR, FAR, NONE = 0, 1, 2, 3
+"""Codes of a location: on the node; in its clique or rack; elsewhere; nowhere."""
+
+_SERVING_STATES = frozenset({CopyState.RESIDENT, CopyState.MIGRATING})
+_BLOCK_GROUPS_PRICED = 64
+"""At most so many groups of a model are priced, the largest first: a guard for the hot path, not a meaning."""
+
+
+def weights_id(model_id: str, revision: str) -> str:
+    """How weights are named in ``kvaware.io/weights``."""
+    return f"{model_id}@{revision}" if revision else model_id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlaceColumns:
+    """One model seen from every row of the fleet, each of shape (rows,)."""
+
+    weights_at: IntArray
+    """ON_NODE, NEAR or FAR."""
+    fetch_ms_per_byte: FloatArray
+    """To bring weights to the node; 0 where they are."""
+    kv_at: IntArray
+    """ON_NODE, NEAR, FAR or NONE: the nearest copy of any of the model's block groups."""
+    kv_bytes: IntArray
+    """Block-group bytes on the node."""
+    kv_local_ms: FloatArray
+    """To bring the node's own copies into HBM, and to recompute what is cheaper recomputed than moved."""
+    kv_move_ms: FloatArray
+    """To copy groups that are elsewhere."""
+    pods: IntArray
+    """The model's pods on the node."""
+    gain_ms: FloatArray
+    """For being near the model's pods."""
+
+
+class Places:
+    """Pods, weights and block groups by model. One owner; every method is synchronous."""
+
+    def __init__(self, settings: EngineSettings) -> None:
+        self._settings = settings
+        self._models: dict[ObjectKey, ModelObservation] = {}
+        self._pods: dict[ObjectKey, dict[str, int]] = defaultdict(lambda: defaultdict(int))
+        """Model to node to how many of its pods are there."""
+        self._node_of_pod: dict[ObjectKey, str] = {}
+        self._left: dict[str, dict[str, float]] = defaultdict(dict)
+        """Weights to node to when they are believed gone, in seconds, where the last pod has left."""
+        self._listed: dict[str, set[str]] = defaultdict(set)
+        """Weights to the nodes whose annotation lists them."""
+        self._groups: dict[ObjectKey, dict[ObjectKey, BlockGroupObservation]] = defaultdict(dict)
+        self._group_model: dict[ObjectKey, ObjectKey] = {}
+        self._cache: dict[ObjectKey | None, tuple[int, int, PlaceColumns]] = {}
+
+    # -- observations ------------------------------------------------------------------------------------------------
+
+    def model(self, key: ObjectKey, model: ModelObservation | None) -> None:
+        """An InferenceModel came, changed or went."""
+        if model is None:
+            self._models.pop(key, None)
+        else:
+            self._models[key] = model
+        self._cache.clear()
+
+    def pod_bound(self, pod: PodObservation, node: str) -> None:
+        """A pod is bound to a node."""
+        self._node_of_pod[ObjectKey(pod.namespace, pod.name)] = node
+        if pod.model is not None:
+            self._pods[ObjectKey(pod.namespace, pod.model)][node] += 1
+        self._forget_columns(pod)
+
+    def pod_gone(self, pod: PodObservation, node: str, *, now_s: float) -> None:
+        """It is not any more; what it loaded stays on the node's disk for a while."""
+        self._node_of_pod.pop(ObjectKey(pod.namespace, pod.name), None)
+        self._forget_columns(pod)
+        if pod.model is None:
+            return
+        model_key = ObjectKey(pod.namespace, pod.model)
+        pods = self._pods[model_key]
+        pods[node] -= 1
+        if pods[node] <= 0:
+            del pods[node]
+            model = self._models.get(model_key)
+            if model is not None:
+                named = weights_id(model.model_id, model.revision)
+                self._left[named][node] = now_s + self._settings.weights_ttl_s
+        if not pods:
+            del self._pods[model_key]
+
+    def _forget_columns(self, pod: PodObservation) -> None:
+        """Drop what was computed for the pod's model, for those with the same weights, and for those it holds KV of."""
+        model = self._models.get(ObjectKey(pod.namespace, pod.model)) if pod.model is not None else None
+        prefix = f"{pod.namespace}:{pod.name}:"
+        for key in list(self._cache):
+            if key is None:
+                continue
+            other = self._models.get(key)
+            if (
+                key == (pod.namespace, pod.model)
+                or (model is not None and other is not None and _same_weights(model, other))
+                or any(
+                    copy.worker.startswith(prefix)
+                    for group in self._groups.get(key, {}).values()
+                    for copy in group.copies
+                )
+            ):
+                del self._cache[key]
+
+    def node_lists(self, node: str, weights: Iterable[str], *, before: Iterable[str]) -> None:
+        """The annotation ``kvaware.io/weights`` of a node changed."""
+        for name in before:
+            self._listed[name].discard(node)
+            if not self._listed[name]:
+                del self._listed[name]
+        for name in weights:
+            self._listed[name].add(node)
+        self._cache.clear()
+
+    def group(self, key: ObjectKey, group: BlockGroupObservation | None) -> None:
+        """A KVCacheBlockGroup came, changed or went."""
+        old_model = self._group_model.pop(key, None)
+        if old_model is not None:
+            self._groups[old_model].pop(key, None)
+            if not self._groups[old_model]:
+                del self._groups[old_model]
+            self._cache.pop(old_model, None)
+        if group is not None:
+            self._group_model[key] = group.model
+            self._groups[group.model][key] = group
+            self._cache.pop(group.model, None)
+
+    def expire(self, now_s: float) -> bool:
+        """Stop believing in weights whose time is up; tell whether any were."""
+        gone = [
+            (weights, node)
+            for weights, nodes in self._left.items()
+            for node, expires_at_s in nodes.items()
+            if expires_at_s <= now_s
+        ]
+        for weights, node in gone:
+            del self._left[weights][node]
+            if not self._left[weights]:
+                del self._left[weights]
+        if gone:
+            self._cache.clear()
+        return bool(gone)
+
+    # -- questions ---------------------------------------------------------------------------------------------------
+
+    def columns(self, key: ObjectKey | None, fleet: Fleet) -> PlaceColumns:
+        """See one model from every row; without a model nothing is anywhere."""
+        stamp = (fleet.topology_version, fleet.size)
+        kept = self._cache.get(key)
+        if kept is not None and kept[:2] == stamp:
+            return kept[2]
+        columns = self._compute(key, fleet)
+        self._cache[key] = (*stamp, columns)
+        return columns
+
+    def _compute(self, key: ObjectKey | None, fleet: Fleet) -> PlaceColumns:
+        size, links, costs = fleet.size, self._settings.links, self._settings.pod_costs
+        model = self._models.get(key) if key is not None else None
+        pods = np.zeros(size, dtype=np.int64)
+        if key is not None:
+            for node, count in self._pods.get(key, {}).items():
+                row = fleet.get(node)
+                if row is not None:
+                    pods[row.index] = count
+        peers = _reach(fleet, pods > 0)
+        gain_ms = np.zeros(size)
+        gain_ms[peers.rack] = costs.rack_gain_ms
+        gain_ms[peers.clique] = costs.clique_gain_ms
+
+        with_weights = self._rows(self._nodes_with_weights(model), fleet) if model is not None else _nowhere(size)
+        reach = _reach(fleet, with_weights)
+        weights_at = _locations(with_weights, reach)
+        fetch_ms_per_byte = 1000.0 / reach.bytes_per_s(links)
+        fetch_ms_per_byte[with_weights] = 0
+
+        kv_at = np.full(size, NONE, dtype=np.int64)
+        kv_bytes = np.zeros(size, dtype=np.int64)
+        kv_local_ms = np.zeros(size)
+        kv_move_ms = np.zeros(size)
+        if key is not None and model is not None:
+            groups = sorted(self._groups.get(key, {}).values(), key=lambda g: (-_largest(g), g.key))
+            for group in groups[:_BLOCK_GROUPS_PRICED]:
+                self._add_group(group, model, fleet, kv_at, kv_bytes, kv_local_ms, kv_move_ms)
+        return PlaceColumns(
+            weights_at=weights_at,
+            fetch_ms_per_byte=fetch_ms_per_byte,
+            kv_at=kv_at,
+            kv_bytes=kv_bytes,
+            kv_local_ms=kv_local_ms,
+            kv_move_ms=kv_move_ms,
+            pods=pods,
+            gain_ms=gain_ms,
+        )
+
+    def _add_group(
+        self,
+        group: BlockGroupObservation,
+        model: ModelObservation,
+        fleet: Fleet,
+        kv_at: IntArray,
+        kv_bytes: IntArray,
+        kv_local_ms: FloatArray,
+        kv_move_ms: FloatArray,
+    ) -> None:
+        links, costs = self._settings.links, self._settings.pod_costs
+        holders = _nowhere(fleet.size)
+        load_ms = np.full(fleet.size, math.inf)
+        size_bytes = 0
+        for copy in group.copies:
+            if copy.state not in _SERVING_STATES:
+                continue
+            namespace, _, rest = copy.worker.partition(":")
+            node = self._node_of_pod.get(ObjectKey(namespace, rest.rpartition(":")[0]))
+            row = fleet.get(node) if node is not None else None
+            if row is None:
+                continue
+            size_bytes = max(size_bytes, copy.size_bytes)
+            holders[row.index] = True
+            bytes_per_s = links.disk_bytes_per_s if copy.tier is Tier.SSD else links.host_bytes_per_s
+            load_ms[row.index] = min(load_ms[row.index], copy.size_bytes / bytes_per_s * 1000)
+        if size_bytes == 0:
+            return
+        reach = _reach(fleet, holders)
+        move_ms = size_bytes * 1000.0 / reach.bytes_per_s(links)
+        recompute_ms = math.inf
+        if model.kv_bytes_per_token:
+            recompute_ms = size_bytes / model.kv_bytes_per_token / costs.prefill_tokens_per_s * 1000
+        moved = ~holders & (move_ms <= recompute_ms)
+        kv_local_ms += np.where(holders, np.where(holders, load_ms, 0), np.where(moved, 0, recompute_ms))
+        kv_move_ms += np.where(moved, move_ms, 0)
+        kv_bytes += np.where(holders, size_bytes, 0)
+        np.minimum(kv_at, _locations(holders, reach), out=kv_at)
+
+    def _nodes_with_weights(self, model: ModelObservation) -> set[str]:
+        named = weights_id(model.model_id, model.revision)
+        nodes = {
+            *self._left.get(named, {}),
+            *self._listed.get(named, ()),
+            # An annotation without a revision speaks for all revisions.
+            *self._listed.get(model.model_id, ()),
+        }
+        for key, other in self._models.items():
+            if _same_weights(model, other) and key in self._pods:
+                nodes.update(self._pods[key])
+        return nodes
+
+    @staticmethod
+    def _rows(nodes: Iterable[str], fleet: Fleet) -> BoolArray:
+        marked = _nowhere(fleet.size)
+        for node in nodes:
+            row = fleet.get(node)
+            if row is not None:
+                marked[row.index] = True
+        return marked
+
+
+def _nowhere(size: int) -> BoolArray:
+    return np.zeros(size, dtype=np.bool_)
+
+
+def _locations(marked: BoolArray, reach: "_Reach") -> IntArray:
+    at = np.full(len(marked), FAR, dtype=np.int64)
+    at[reach.near()] = NEAR
+    at[marked] = ON_NODE
+    return at
+
+
+def _same_weights(one: ModelObservation, other: ModelObservation) -> bool:
+    return (one.model_id, one.revision) == (other.model_id, other.revision)
+
+
+def _largest(group: BlockGroupObservation) -> int:
+    return max((copy.size_bytes for copy in group.copies), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reach:
+    """Rows in the same zone, rack and NVLink clique as some marked row, each of shape (rows,)."""
+
+    zone: BoolArray
+    rack: BoolArray
+    clique: BoolArray
+
+    def near(self) -> BoolArray:
+        return self.clique | self.rack
+
+    def bytes_per_s(self, links: LinkSettings) -> FloatArray:
+        """The fastest link from any marked row."""
+        speed = np.full(len(self.zone), links.far_bytes_per_s)
+        for reached, bytes_per_s in (
+            (self.zone, links.zone_bytes_per_s),
+            (self.rack, links.rack_bytes_per_s),
+            (self.clique, links.clique_bytes_per_s),
+        ):
+            np.maximum(speed, bytes_per_s, out=speed, where=reached)
+        return speed
+
+
+def _reach(fleet: Fleet, marked: BoolArray) -> _Reach:
+    rows = np.flatnonzero(marked)
+    return _Reach(*(_shares(codes, rows, fleet.codes) for codes in (fleet.zone, fleet.rack, fleet.clique)))
+
+
+def _shares(codes: IntArray, rows: IntArray, count: int) -> BoolArray:
+    """Rows whose code is that of some of the given rows; there are ``count`` codes."""
+    table = np.zeros(count + 1, dtype=np.bool_)  # the last entry is what NO_CODE reads
+    table[codes[rows]] = True
+    table[NO_CODE] = False
+    return table[codes]
