@@ -1,20 +1,16 @@
-"""A certificate authority for one run of the control plane, and the kubeconfig files made with it."""
+"""A certificate authority for one run of the control plane."""
 
-import base64
 import datetime as dt
 import ipaddress
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-__all__ = ["Authority", "KeyPair", "certificate_user", "kubeconfig", "token_key_pair", "token_user"]
+__all__ = ["Authority", "KeyPair", "token_key_pair"]
 
 _VALID_FOR = dt.timedelta(days=2)
 
@@ -67,29 +63,6 @@ def token_key_pair() -> KeyPair:
     return KeyPair(public, _pem(key))
 
 
-def certificate_user(pair: KeyPair) -> dict[str, str]:
-    """Return the ``user`` of a kubeconfig that signs in by certificate."""
-    return {"client-certificate-data": _base64(pair.certificate), "client-key-data": _base64(pair.key)}
-
-
-def token_user(token: str) -> dict[str, str]:
-    """Return the ``user`` of a kubeconfig that signs in by bearer token."""
-    return {"token": token}
-
-
-def kubeconfig(*, server: str, authority: bytes, user: Mapping[str, str]) -> str:
-    """Return a kubeconfig with one context."""
-    content: dict[str, Any] = {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "clusters": [{"name": "e2e", "cluster": {"server": server, "certificate-authority-data": _base64(authority)}}],
-        "users": [{"name": "e2e", "user": dict(user)}],
-        "contexts": [{"name": "e2e", "context": {"cluster": "e2e", "user": "e2e"}}],
-        "current-context": "e2e",
-    }
-    return yaml.safe_dump(content)
-
-
 def _builder(
     subject: x509.Name, issuer: x509.Name, public_key: ec.EllipticCurvePublicKey, *, is_ca: bool
 ) -> x509.CertificateBuilder:
@@ -110,7 +83,3 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption()
     )
-
-
-def _base64(content: bytes) -> str:
-    return base64.b64encode(content).decode("ascii")

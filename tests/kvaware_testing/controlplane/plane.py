@@ -15,14 +15,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from kvaware_testing.controlplane.binaries import Binaries
-from kvaware_testing.controlplane.certificates import (
-    Authority,
-    certificate_user,
-    kubeconfig,
-    token_key_pair,
-    token_user,
-)
+from kvaware_testing.controlplane.certificates import Authority, token_key_pair
 from kvaware_testing.controlplane.eventually import eventually
+from kvaware_testing.controlplane.kubeconfig import certificate_user, render_kubeconfig, token_user
 from kvaware_testing.controlplane.process import Process, free_ports
 from kvaware_testing.controlplane.scheduler import PROFILE, render_default_config, render_scheduler_config
 from kvaware_testing.controlplane.versions import REPOSITORY
@@ -157,8 +152,7 @@ class ControlPlane:
             http_timeout: ``httpTimeout``, a Go duration; None keeps the example's.
             qps: Requests per second to the API server; None takes the control plane's ``client_qps``.
         """
-        if PROFILE in self._processes:
-            self.stop(PROFILE)
+        self.stop_scheduler()
         config = render_scheduler_config(
             kubeconfig=self.service_account_kubeconfig("kvaware-system", "kvaware-scheduler"),
             extender_url=extender_url,
@@ -168,6 +162,11 @@ class ControlPlane:
         self._add_scheduler(PROFILE, config, free_ports(1)[0])
         self.start(PROFILE)
         return self._processes[PROFILE]
+
+    def stop_scheduler(self) -> None:
+        """Stop kvaware's kube-scheduler; harmless when it does not run."""
+        if PROFILE in self._processes:
+            self.stop(PROFILE)
 
     # -- the test's hand --------------------------------------------------------------------------------------------
 
@@ -202,10 +201,13 @@ class ControlPlane:
         """Server-side apply of a YAML file or folder."""
         self.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(path))
 
+    def apply_text(self, text: str) -> None:
+        """Server-side apply of YAML."""
+        self.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=text)
+
     def apply(self, *manifests: Mapping[str, Any]) -> None:
         """Server-side apply of manifests; the status is not among what apply changes."""
-        content = json.dumps({"apiVersion": "v1", "kind": "List", "items": list(manifests)})
-        self.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=content)
+        self.apply_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": list(manifests)}))
 
     def create(self, *manifests: Mapping[str, Any]) -> None:
         """Create manifests as they are; a Node's status is kept."""
@@ -253,7 +255,7 @@ class ControlPlane:
     def _write_kubeconfig(self, path: Path, user: Mapping[str, str], *, server: str | None = None) -> None:
         path.touch(mode=0o600)
         path.write_text(
-            kubeconfig(server=server or self.api_url, authority=self._authority.certificate, user=user), "utf-8"
+            render_kubeconfig(server=server or self.api_url, authority=self._authority.certificate, user=user), "utf-8"
         )
 
     def _add(self, name: str, program: str, arguments: Sequence[str], ready_url: str) -> None:

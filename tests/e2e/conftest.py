@@ -1,0 +1,94 @@
+"""Fixtures of the e2e tests: one control plane per run, a namespace and nodes per test, our real extender between."""
+
+import os
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from kvaware_crds import render_crds
+from kvaware_testing.controlplane import (
+    BuildFailedError,
+    ControlPlane,
+    Process,
+    UnavailableError,
+    obtain,
+)
+from kvaware_testing.controlplane.extender import ExtenderProcess
+from kvaware_testing.controlplane.sandbox import Sandbox
+
+REQUIRED_BY = "KVAWARE_REQUIRE_E2E"
+"""Set to 1 (as ``.ci/run`` does) a missing control plane fails the run instead of skipping it."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.e2e)
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """A real control plane with kvaware's CRDs; its logs stay in pytest's temporary folder."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+
+    def report(line: str) -> None:
+        with capture.global_and_fixture_disabled():
+            print(f"\n{line}", flush=True)
+
+    try:
+        binaries = obtain(report=report)
+    except UnavailableError as error:
+        if os.environ.get(REQUIRED_BY) == "1":
+            pytest.fail(f"{error} ({REQUIRED_BY} is set)", pytrace=False)
+        pytest.skip(str(error))
+    except BuildFailedError as error:
+        pytest.fail(str(error), pytrace=False)
+    with ControlPlane(tmp_path_factory.mktemp("control-plane"), binaries) as running:
+        running.apply_text("---\n".join(render_crds().values()))
+        running.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+        yield running
+
+
+@pytest.fixture
+def sandbox(control_plane: ControlPlane, request: pytest.FixtureRequest) -> Iterator[Sandbox]:
+    """A namespace of the test's own, and the nodes, quotas and other objects that it adds; all gone afterwards."""
+    words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:30].strip("-")
+    with Sandbox(control_plane, f"{words}-{uuid.uuid4().hex[:6]}") as made:
+        yield made
+
+
+@pytest.fixture
+def namespace(sandbox: Sandbox) -> str:
+    """The name of the test's own namespace."""
+    return sandbox.namespace
+
+
+@pytest.fixture
+def extender(control_plane: ControlPlane, tmp_path: Path) -> Iterator[ExtenderProcess]:
+    """Our real extender, ready, with the rights of its ServiceAccount."""
+    kubeconfig = control_plane.service_account_kubeconfig("kvaware-system", "kvaware-scheduler")
+    process = ExtenderProcess(tmp_path, kubeconfig)
+    try:
+        process.start()
+        yield process
+    finally:
+        process.stop()
+
+
+@pytest.fixture
+def start_scheduler(control_plane: ControlPlane) -> Iterator[Callable[..., Process]]:
+    """Start kvaware's kube-scheduler against any extender; stopped after the test."""
+    try:
+        yield control_plane.start_scheduler
+    finally:
+        control_plane.stop_scheduler()
+
+
+@pytest.fixture
+def scheduler(extender: ExtenderProcess, start_scheduler: Callable[..., Process]) -> Process:
+    """Start the real kube-scheduler, calling our extender."""
+    return start_scheduler(extender.scheduler_url)
