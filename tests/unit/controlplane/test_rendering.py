@@ -133,11 +133,9 @@ def test_the_key_that_signs_tokens_matches_the_one_that_checks_them() -> None:
 
 def test_a_token_kubeconfig_is_read_back(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
-    authority = Authority()
-    path.write_text(
-        render_kubeconfig(server="https://127.0.0.1:1", authority=authority.certificate, user=token_user("abc")),
-        "utf-8",
-    )
+    server = "https://127.0.0.1:1"
+    authority = Authority().certificate
+    path.write_text(render_kubeconfig(server=server, authority=authority, user=token_user("abc")), "utf-8")
     access = read_access(path)
     assert access.server == server
     assert access.headers == {"Authorization": "Bearer abc"}
