@@ -1,0 +1,18 @@
+"""The extender: kube-scheduler's verbs and the ``/v1`` API over the engine, fed by the store."""
+
+from kvaware_extender.app import Extender, run_extender, running_extender
+from kvaware_extender.errors import ApiError, TaskEndedError
+from kvaware_extender.load import load_settings
+from kvaware_extender.settings import ExtenderSettings, StaleView, WakeUpSettings
+
+__all__ = [
+    "ApiError",
+    "Extender",
+    "ExtenderSettings",
+    "StaleView",
+    "TaskEndedError",
+    "WakeUpSettings",
+    "load_settings",
+    "run_extender",
+    "running_extender",
+]

@@ -1,0 +1,141 @@
+"""The extender's metrics. Labels come from closed sets (verbs, reasons, results) or from what the cluster holds now.
+
+What follows the cluster's objects (nodes, tenants) is read at scrape time, so that nothing outlives its object; nothing
+takes a label from a request.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import Final
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UnknownMetricFamily
+from prometheus_client.registry import Collector
+
+from kvaware_engine import REFUSAL_TEXTS, Reason
+
+__all__ = ["BindResult", "Metrics", "Verb", "count", "counter", "gauge", "gauges"]
+
+BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
+RATE_WINDOW_S: Final = 30
+
+
+class Verb(StrEnum):
+    """What kube-scheduler asks."""
+
+    FILTER = "filter"
+    PRIORITIZE = "prioritize"
+    BIND = "bind"
+
+
+class BindResult(StrEnum):
+    """How a bind ended."""
+
+    BOUND = "bound"
+    ALREADY_BOUND = "already_bound"
+    BOUND_ELSEWHERE = "bound_elsewhere"
+    REFUSED = "refused"
+    STALE = "stale"
+    POD_GONE = "pod_gone"
+    API_REFUSED = "api_refused"
+    IN_DOUBT = "in_doubt"
+    BUSY = "busy"
+    FAILED = "failed"
+
+
+class Metrics:
+    """One registry per extender: two in one process (tests) do not mix."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self.registry = CollectorRegistry()
+        self._clock = clock
+        self._decisions: deque[list[int]] = deque(maxlen=RATE_WINDOW_S + 1)  # [second, decisions in it]
+        self.rejected = 0
+        """Pods that were refused, by filter or bind: ``schedule_reject_count``."""
+        latency = Histogram(
+            "scheduler_latency",
+            "Time to answer one call of kube-scheduler, in seconds.",
+            ["verb"],
+            buckets=BUCKETS_S,
+            registry=self.registry,
+        )
+        self.latency: Final = {verb: latency.labels(verb) for verb in Verb}
+        self.repeats = self._counter("kvaware_filter_repeats", "Filters answered from the last verdict.")
+        refusals = self._counter("kvaware_refusals", "Pods refused, by the reason that held most often.", ["reason"])
+        self.refusals: Final = {reason: refusals.labels(reason) for reason in REFUSAL_TEXTS}
+        nodes = self._counter("kvaware_node_refusals", "Nodes refused to pods by filter, by reason.", ["reason"])
+        self.node_refusals: Final = {reason: nodes.labels(reason) for reason in REFUSAL_TEXTS}
+        passed = self._counter("kvaware_not_ours", "Calls for pods that are not kvaware's, passed through.", ["verb"])
+        self.not_ours: Final = {verb: passed.labels(verb) for verb in Verb}
+        binds = self._counter("kvaware_bind", "Binds, by how they ended.", ["result"])
+        self.binds: Final = {result: binds.labels(result) for result in BindResult}
+        wakeups = self._counter("kvaware_wakeups", "Pod conditions written, by the status written.", ["status"])
+        self.wakeups: Final = {status: wakeups.labels(status) for status in ("True", "False", "failed")}
+        errors = self._counter("kvaware_internal_errors", "Calls that met an unforeseen error.", ["verb"])
+        self.internal_errors: Final = {verb: errors.labels(verb) for verb in Verb}
+
+    def _counter(self, name: str, text: str, labels: Iterable[str] = ()) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def decided(self, verb: Verb, *, took_s: float) -> None:
+        """Count one answered call."""
+        self.latency[verb].observe(took_s)
+        second = int(self._clock())
+        if self._decisions and self._decisions[-1][0] == second:
+            self._decisions[-1][1] += 1
+        else:
+            self._decisions.append([second, 1])
+
+    def refused(self, reason: Reason) -> None:
+        """Count one pod that was refused."""
+        self.rejected += 1
+        self.refusals[reason].inc()
+
+    def qps(self) -> float:
+        """Calls answered per second, over the last whole ``RATE_WINDOW_S`` seconds."""
+        now = int(self._clock())
+        return sum(n for second, n in self._decisions if now - RATE_WINDOW_S <= second < now) / RATE_WINDOW_S
+
+    def collect_from(self, read: Callable[[], Iterable[Metric]]) -> None:
+        """Add a collector that is asked at each scrape."""
+        self.registry.register(_Reader(read))
+
+    def render(self) -> bytes:
+        """The text format."""
+        return generate_latest(self.registry)
+
+
+class _Reader(Collector):
+    def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        return self._read()
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing beforehand: registering must not read the engine."""
+        return ()
+
+
+def gauge(name: str, text: str, value: float) -> Metric:
+    """One gauge without labels."""
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def gauges(name: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
+    """One gauge with one label."""
+    family = GaugeMetricFamily(name, text, labels=[label])
+    for key, value in values:
+        family.add_metric([key], value)
+    return family
+
+
+def count(name: str, text: str, value: float) -> Metric:
+    """A count under exactly this name: a counter would be renamed to ``…_total``."""
+    return UnknownMetricFamily(name, text, value=value)
+
+
+def counter(name: str, text: str, value: float) -> Metric:
+    """A counter that is kept elsewhere; ``_total`` is appended."""
+    return CounterMetricFamily(name, text, value=value)

@@ -1,0 +1,146 @@
+"""The records of the decision log: refused by filter, chosen by prioritize, bound or not."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import datetime
+from heapq import nlargest
+from typing import Any, Final
+
+from kvaware_engine import CandidateView, CostTerms, PodDecision, PodDemand, Reason
+
+__all__ = ["Bound", "Chosen", "Refused"]
+
+MOST_CANDIDATES: Final = 16
+"""Names in ``candidate_workers``; their number stands in ``candidates``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refused:
+    """Filter admitted no node."""
+
+    at: datetime
+    demand: PodDemand
+    reason: Reason
+    counts: Mapping[Reason, int]
+    offered: int
+    queue_length: int
+    trace_id: str | None
+
+    def fields(self) -> dict[str, Any]:
+        """What is written."""
+        common = _common(self.demand, reason=self.reason, chosen=None, candidates=[], queue_length=self.queue_length)
+        return {
+            **common,
+            "event": "filter_refused",
+            "candidates": 0,
+            "offered": self.offered,
+            "refusals": {str(reason): count for reason, count in self.counts.items()},
+            **_ours(self.demand, at=self.at, trace_id=self.trace_id),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """Prioritize ranked the nodes."""
+
+    at: datetime
+    decision: PodDecision
+    queue_length: int
+    trace_id: str | None
+
+    def fields(self) -> dict[str, Any]:
+        """What is written."""
+        decision = self.decision
+        best = nlargest(MOST_CANDIDATES, zip(decision.scores, decision.nodes, strict=True), key=lambda pair: pair[0])
+        common = _common(
+            decision.demand,
+            reason=decision.reason,
+            chosen=decision.chosen,
+            candidates=[node for _, node in best],
+            queue_length=self.queue_length,
+        )
+        return {
+            **common,
+            "event": "node_chosen",
+            "candidates": len(decision.nodes),
+            "decision_id": decision.decision_id,
+            "terms_ms": _terms(decision.chosen),
+            "runner_up": decision.runner_up.node if decision.runner_up else None,
+            "runner_up_terms_ms": _terms(decision.runner_up),
+            **_ours(decision.demand, at=self.at, trace_id=self.trace_id),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bound:
+    """Bind ended, with whatever result."""
+
+    at: datetime
+    demand: PodDemand
+    node: str
+    result: str
+    error: str
+    chosen: CandidateView | None
+    """The node's figures when prioritize chose it; None: it chose another, or was not asked."""
+    decision_id: str
+    queue_length: int
+    trace_id: str | None
+
+    def fields(self) -> dict[str, Any]:
+        """What is written."""
+        common = _common(
+            self.demand, reason=self.result, chosen=self.chosen, candidates=[self.node], queue_length=self.queue_length
+        )
+        return {
+            **common,
+            "selected_worker": self.node,
+            "event": "bind",
+            "candidates": 1,
+            "result": self.result,
+            "error": self.error,
+            "decision_id": self.decision_id,
+            "terms_ms": _terms(self.chosen),
+            **_ours(self.demand, at=self.at, trace_id=self.trace_id),
+        }
+
+
+def _common(
+    demand: PodDemand, *, reason: str, chosen: CandidateView | None, candidates: list[str], queue_length: int
+) -> dict[str, Any]:
+    """The names that the design promises, in its order. Costs in milliseconds, null where nothing was chosen."""
+    cost = chosen.cost if chosen else None
+    return {
+        "request_id": demand.uid,
+        "model_id": demand.model_id,
+        "tenant_id": demand.tenant,
+        "selected_worker": chosen.node if chosen else None,
+        "candidate_workers": candidates,
+        "schedule_reason": str(reason),
+        "estimated_compute_cost": cost.compute_wait + cost.memory_pressure if cost else None,
+        "estimated_cache_cost": cost.cache_access if cost else None,
+        "estimated_migration_cost": cost.migration + cost.network if cost else None,
+        "cache_location": chosen.cache_location if chosen else None,
+        "cache_state": (("resident" if chosen.kv_bytes_on_node else "absent") if chosen else None),
+        "gpu_hbm_available": chosen.hbm_free_bytes if chosen else None,
+        "queue_length": queue_length,
+        "priority": demand.priority,
+    }
+
+
+def _ours(demand: PodDemand, *, at: datetime, trace_id: str | None) -> dict[str, Any]:
+    return {
+        "time": at,
+        "namespace": demand.namespace,
+        "pod": demand.name,
+        "resource": demand.resource,
+        "gpus": demand.gpus,
+        "hbm_per_gpu_bytes": demand.hbm_per_gpu_bytes,
+        "trace_id": trace_id,
+    }
+
+
+def _terms(candidate: CandidateView | None) -> dict[str, float] | None:
+    if candidate is None or candidate.cost is None:
+        return None
+    terms = {f.name: getattr(candidate.cost, f.name) for f in fields(CostTerms)}
+    return {"total": candidate.cost.total, **terms}

@@ -1,0 +1,72 @@
+"""Errors become answers in one place: a status code and the one error shape, on both listeners."""
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from kvaware_crds.errors import StaleViewError, WireError
+from kvaware_extender.errors import ApiError
+from kvaware_extender.render import render_error
+
+__all__ = ["error_response", "errors_as_json", "json_response"]
+
+log = structlog.get_logger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+JSON: Final = {"Content-Type": "application/json"}
+
+
+def json_response(body: bytes, *, status: int = 200) -> web.Response:
+    """JSON bytes as they are."""
+    return web.Response(body=body, status=status, headers=JSON)
+
+
+def error_response(error: ApiError) -> web.Response:
+    """The one error shape."""
+    return json_response(render_error(error), status=error.status)
+
+
+@web.middleware
+async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Translate what handlers and the router raise."""
+    try:
+        return await handler(request)
+    except ApiError as e:
+        return error_response(e)
+    except WireError as e:
+        return error_response(ApiError(status=400, code="InvalidRequest", message=str(e)))
+    except StaleViewError as e:
+        return error_response(ApiError(status=503, code="StaleView", message=str(e), retryable=True))
+    except web.HTTPException as e:
+        return _http_error(request, e)
+    except Exception:
+        log.exception("unforeseen error", method=request.method, path=request.path)
+        return error_response(
+            ApiError(status=500, code="InternalError", message="an unforeseen error; the log has it", retryable=True)
+        )
+
+
+def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:
+    """What aiohttp itself refuses: unknown paths, wrong methods, long bodies."""
+    match error:
+        case web.HTTPMethodNotAllowed():
+            allowed = ", ".join(sorted(error.allowed_methods))
+            message = f"{request.path}: expected {allowed}, got {request.method}"
+        case web.HTTPNotFound():
+            message = f"no route {request.path}; /openapi.json on the API listener lists all"
+        case web.HTTPRequestEntityTooLarge():
+            message = f"body: expected at most {request.app[MAX_BODY]} bytes (setting maxBodyBytes), got more"
+        case _:
+            message = error.reason
+    code = HTTPStatus(error.status).phrase.replace(" ", "")
+    response = error_response(ApiError(status=error.status, code=code, message=message))
+    if isinstance(error, web.HTTPMethodNotAllowed):
+        response.headers["Allow"] = ", ".join(sorted(error.allowed_methods))
+    return response
+
+
+MAX_BODY: Final = web.AppKey("max_body", int)

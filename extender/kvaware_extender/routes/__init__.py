@@ -1,0 +1,1 @@
+"""The routes of both listeners, one file per audience: parse → engine → render."""

@@ -1,0 +1,33 @@
+"""A route and what is said about it: the router and ``/openapi.json`` are made from the same list."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiohttp import web
+
+__all__ = ["Route", "add_routes"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """One method on one path."""
+
+    method: str
+    path: str
+    handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    summary: str
+    listener: str
+    """``scheduler`` or ``api``."""
+    answers: Mapping[int, str] = field(default_factory=dict)
+    """Status code to what it means."""
+    request: Mapping[str, Any] | None = None
+    """JSON schema of the body; None: no body."""
+    content_type: str = "application/json"
+    """Of the answer."""
+
+
+def add_routes(app: web.Application, routes: tuple[Route, ...]) -> None:
+    """Register the routes."""
+    for route in routes:
+        app.router.add_route(route.method, route.path, route.handler)

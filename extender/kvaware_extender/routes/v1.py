@@ -1,0 +1,116 @@
+"""``/v1``: what people and other rooms ask. While the view is stale the answer is 503: old must not look new."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from aiohttp import web
+
+from kvaware_cluster import parse_pod
+from kvaware_crds.errors import StaleViewError, WireError
+from kvaware_engine import Engine, PodObservation
+from kvaware_extender.errors import ApiError
+from kvaware_extender.explained import recorded
+from kvaware_extender.freshness import Freshness
+from kvaware_extender.memory import Memory
+from kvaware_extender.render import render_json
+from kvaware_extender.replies import json_response
+from kvaware_extender.routes.table import Route
+from kvaware_extender.view import View
+from kvaware_extender.wire import decode
+
+__all__ = ["v1_routes"]
+
+DRY_RUN_UID: Final = "dry-run"
+"""Of a pod that does not exist yet; it holds nothing."""
+POD: Final = {"type": "object", "description": "A v1.Pod as in a manifest; namespace default unless set."}
+STALE: Final = {503: "The view of the cluster is stale (code StaleView, retryable)."}
+
+
+def v1_routes(
+    *, engine: Engine, view: View, freshness: Freshness, memory: Memory, clock: Callable[[], float]
+) -> tuple[Route, ...]:
+    """The routes under ``/v1``."""
+
+    async def explain(request: web.Request) -> web.Response:
+        pod = read_pod(decode(await request.read()))
+        fresh()
+        return await answer(engine.explain(engine.demand(pod), now_s=clock()))
+
+    async def explanation(request: web.Request) -> web.Response:
+        fresh()
+        namespace, name = request.match_info["namespace"], request.match_info["name"]
+        pod = view.pod(namespace, name)
+        if pod is None:
+            message = f"pod {namespace}/{name}: there is none that asks for GPUs or names a model"
+            raise ApiError(status=404, code="PodNotFound", message=message)
+        decided = memory.decision(pod.uid)
+        if decided is not None:
+            return await answer(recorded(decided, pod))
+        return await answer(engine.explain(engine.demand(pod), now_s=clock()))
+
+    async def nodes(_request: web.Request) -> web.Response:
+        fresh()
+        return await answer({"items": engine.nodes(now_s=clock())})
+
+    async def tenants(_request: web.Request) -> web.Response:
+        fresh()
+        return await answer({"items": engine.tenants()})
+
+    def fresh() -> None:
+        problem = freshness.problem()
+        if problem is not None:
+            raise StaleViewError(f"the view of the cluster is stale: {problem}")
+
+    def route(method: str, path: str, handler: Any, summary: str, answers: Mapping[int, str], **more: Any) -> Route:
+        return Route(
+            method=method,
+            path=path,
+            handler=handler,
+            summary=summary,
+            listener="api",
+            answers={**answers, **STALE},
+            **more,
+        )
+
+    return (
+        route(
+            "POST",
+            "/v1/pods:explain",
+            explain,
+            "Where a pod would go now, and why; nothing is reserved.",
+            {200: "An Explanation.", 400: "The body is no pod that asks for GPUs or names a model."},
+            request=POD,
+        ),
+        route(
+            "GET",
+            "/v1/pods/{namespace}/{name}/explanation",
+            explanation,
+            "Why a pod went where it is: the recorded decision, else as things are now.",
+            {200: "An Explanation.", 404: "There is no such pod that asks for GPUs or names a model."},
+        ),
+        route("GET", "/v1/nodes", nodes, "Every node with its GPUs and what they hold.", {200: "A list of nodes."}),
+        route("GET", "/v1/tenants", tenants, "Every tenant with its use and limits.", {200: "A list of tenants."}),
+    )
+
+
+async def answer(value: Any) -> web.Response:
+    """Frozen values, rendered in a thread: 5,000 candidates take some 50 ms."""
+    return json_response(await asyncio.to_thread(render_json, value))
+
+
+def read_pod(raw: dict[str, Any]) -> PodObservation:
+    """A pod from a manifest, as it would be when created. Raises: WireError, ApiError."""
+    metadata = raw.get("metadata")
+    if not isinstance(metadata, dict):
+        raise WireError("metadata: expected an object")
+    named = {"name": "unnamed", "namespace": "default", **{key: value for key, value in metadata.items() if value}}
+    pod = parse_pod({**raw, "metadata": {**named, "uid": named.get("uid") or DRY_RUN_UID}})
+    if pod is None:
+        raise ApiError(
+            status=400,
+            code="NotOurs",
+            message="the pod asks for no GPU and has no label kvaware.io/model: kvaware has no say in where it goes",
+        )
+    return replace(pod, node=None)

@@ -1,0 +1,81 @@
+"""What can be tuned in the extender. Read once at start (``load_settings``), passed down as arguments."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import Field
+
+from kvaware_cluster import KubernetesSettings, StoreSettings
+from kvaware_engine import EngineSettings
+
+__all__ = ["ExtenderSettings", "StaleView", "WakeUpSettings"]
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class StaleView(StrEnum):
+    """What our pods are told while the view of the cluster is older than ``max_view_age_s``."""
+
+    REFUSE = "refuse"
+    ADMIT = "admit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WakeUpSettings:
+    """Bringing refused pods back when they could be placed."""
+
+    debounce_s: Seconds = 0.1
+    """Changes of the cluster come in bursts (a roll-out, a re-list); refused pods are looked at once per burst."""
+    per_s: Seconds = 20.0
+    """Writes to pods per second, on average; kube-scheduler starts some 100 to 200 pods a second at best."""
+    burst: Count = 50
+    """Writes that may go out at once after a quiet time."""
+    max_pods: Count = 10_000
+    """Refused pods that are remembered; beyond it the longest refused are forgotten and wait for kube-scheduler's own
+    retry after 5 minutes. About 1 KB each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtenderSettings:
+    """All of the extender's settings."""
+
+    scheduler_host: str = "127.0.0.1"
+    """Address of the listener for kube-scheduler's verbs. Loopback, because whoever reaches bind can place pods."""
+    scheduler_port: Port = 8901
+    """Port of that listener; 0 takes a free one and logs it."""
+    api_host: str = "127.0.0.1"
+    """Address of the listener for ``/v1``, probes and metrics. The chart sets the pod's address."""
+    api_port: Port = 8900
+    """Port of that listener; 0 takes a free one and logs it."""
+    stale_view: StaleView = StaleView.REFUSE
+    """``refuse``: our pods wait while the view is stale. ``admit``: the last view is used. A kind that cannot be listed
+    refuses in both: what is unknown is not unlimited. Pods that are not ours are never affected."""
+    max_view_age_s: Seconds = 60.0
+    """A kind that was not proven fresh for this long is stale. Watches are confirmed by bookmarks about once a minute
+    in a quiet cluster, and by any event otherwise."""
+    bind_timeout_s: Seconds = 3.0
+    """A bind answers within this time. kube-scheduler gives up after its ``httpTimeout`` (5 s in our profile) and the
+    answer needs the rest."""
+    in_doubt_s: Seconds = 60.0
+    """How long a binding whose answer was lost may still take effect: the API server's own limit for one request
+    (``--request-timeout``, 1 minute). Until then the booking stays."""
+    max_body_bytes: Count = 32 * 1024 * 1024
+    """Longer request bodies get 413. 1,000 whole Node objects are about 24 MB (5,000: 117 MB, kubernetes#141781); names
+    only, 5,000 nodes are 0.2 MB."""
+    repeat_cache_bytes: Count = 32 * 1024 * 1024
+    """Memory for replies to filter that may be asked for again, the requests' bodies included."""
+    decision_log: str = "-"
+    """Where the record of each decision goes: a path, ``-`` for standard output, ``off`` for nowhere."""
+    decision_log_queue: Count = 10_000
+    """Records that wait for the writing thread; beyond it they are dropped and counted."""
+    wake_up: WakeUpSettings = field(default_factory=WakeUpSettings)
+    """Bringing refused pods back."""
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    """How decisions are made."""
+    store: StoreSettings = field(default_factory=StoreSettings)
+    """How the cluster is watched."""
+    kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
+    """How the API server is called."""

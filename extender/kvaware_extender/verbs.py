@@ -1,0 +1,126 @@
+"""Filter and prioritize: bytes in, bytes out, nothing that waits. kube-scheduler calls them 100 times a second."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from kvaware_cluster import parse_pod
+from kvaware_engine import REFUSAL_TEXTS, Engine, FilterVerdict, PodDemand, Reason
+from kvaware_extender.decision_log import DecisionLog
+from kvaware_extender.freshness import Freshness
+from kvaware_extender.memory import Decided, Memory
+from kvaware_extender.metrics import Metrics, Verb
+from kvaware_extender.ours import may_be_ours
+from kvaware_extender.records import Chosen, Refused
+from kvaware_extender.repeats import Repeats
+from kvaware_extender.wakeups import WakeUps
+from kvaware_extender.wire import OfferedPod, parse_offer, render_all_admitted, render_filter, render_priorities
+
+__all__ = ["Verbs"]
+
+
+class Verbs:
+    """Answers about one pod and the nodes offered for it."""
+
+    def __init__(
+        self,
+        *,
+        engine: Engine,
+        freshness: Freshness,
+        memory: Memory,
+        repeats: Repeats,
+        wakeups: WakeUps,
+        metrics: Metrics,
+        decisions: DecisionLog,
+        scheduler_name: str,
+        clock: Callable[[], float],
+    ) -> None:
+        self._engine = engine
+        self._freshness = freshness
+        self._memory = memory
+        self._repeats = repeats
+        self._wakeups = wakeups
+        self._metrics = metrics
+        self._decisions = decisions
+        self._scheduler_name = scheduler_name
+        self._clock = clock
+
+    def filter(self, body: bytes, *, trace_id: str | None = None) -> bytes:
+        """Which of the offered nodes can take the pod. Raises: WireError."""
+        offer = parse_offer(body)
+        demand = self._demand(offer.pod)
+        self._memory.filtered(offer.uid, demand)
+        if demand is None:
+            self._metrics.not_ours[Verb.FILTER].inc()
+            return render_all_admitted(offer)
+        if self._freshness.stale():
+            verdict = _stale(offer.names)
+            self._refused(demand, offer, verdict, trace_id)
+            return render_filter(offer, [], verdict.refused)
+        if offer.items is None:
+            given = self._repeats.get(demand, version=self._engine.version, body=body, names=offer.names)
+            if given is not None:
+                self._metrics.repeats.inc()
+                return given
+        verdict = self._engine.filter_nodes(demand, offer.names, now_s=self._clock())
+        reply = render_filter(offer, verdict.admitted, verdict.refused)
+        if offer.items is None:
+            # The version after the call: the pod's own intent that the call ended or made is part of this answer.
+            self._repeats.put(demand, version=self._engine.version, body=body, reply=reply)
+        for reason, nodes in verdict.counts.items():
+            self._metrics.node_refusals[reason].inc(nodes)
+        if verdict.admitted or not offer.names:
+            self._wakeups.admitted(demand.uid)
+        else:
+            self._refused(demand, offer, verdict, trace_id)
+        return reply
+
+    def prioritize(self, body: bytes, *, trace_id: str | None = None) -> bytes:
+        """A score of 0..10 for each offered node. Raises: WireError."""
+        offer = parse_offer(body)
+        demand = self._demand(offer.pod)
+        if demand is None:
+            self._metrics.not_ours[Verb.PRIORITIZE].inc()
+            return render_priorities(offer.names, [0] * len(offer.names))
+        if self._freshness.stale():
+            return render_priorities(offer.names, [0] * len(offer.names))
+        decision = self._engine.choose_node(demand, offer.names, now_s=self._clock())
+        at = datetime.now(UTC)
+        # 5,000 names per pod are no part of what is worth remembering.
+        self._memory.decided(Decided(decision=replace(decision, nodes=[], scores=[]), at=at))
+        self._decisions.put(Chosen(at=at, decision=decision, queue_length=len(self._wakeups), trace_id=trace_id))
+        return render_priorities(offer.names, decision.scores)
+
+    def _demand(self, pod: dict[str, Any]) -> PodDemand | None:
+        """What the pod needs; None: it is not ours."""
+        if not may_be_ours(pod, scheduler_name=self._scheduler_name):
+            return None
+        seen = parse_pod(pod)
+        if seen is None or not self._engine.is_ours(seen):
+            return None
+        return self._engine.demand(seen)
+
+    def _refused(self, demand: PodDemand, offer: OfferedPod, verdict: FilterVerdict, trace_id: str | None) -> None:
+        counts = verdict.counts
+        reason = verdict.reason or min(counts, key=lambda reason: (-counts[reason], reason))
+        self._metrics.refused(reason)
+        self._wakeups.refused(demand, offer.names, reason)
+        self._decisions.put(
+            Refused(
+                at=datetime.now(UTC),
+                demand=demand,
+                reason=reason,
+                counts=counts,
+                offered=len(offer.names),
+                queue_length=len(self._wakeups),
+                trace_id=trace_id,
+            )
+        )
+
+
+def _stale(names: list[str]) -> FilterVerdict:
+    """One entry, always for the same node: kube-scheduler takes a node that is left out for unresolvable as well."""
+    reason = Reason.STALE_VIEW
+    refused = {min(names): REFUSAL_TEXTS[reason]} if names else {}
+    return FilterVerdict(admitted=[], refused=refused, reason=reason, counts={reason: len(names)})

@@ -1,0 +1,192 @@
+"""kube-scheduler's extender protocol, v1: bytes in, bytes out, keys exactly as Go names them (wire formats, §1).
+
+By hand and with orjson, because 5,000 names pass through here twice per pod: a model per request would cost more than
+the decision.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import orjson
+
+from kvaware_crds.errors import WireError
+
+__all__ = [
+    "BindArgs",
+    "OfferedPod",
+    "decode",
+    "parse_bind",
+    "parse_offer",
+    "render_all_admitted",
+    "render_bind",
+    "render_filter",
+    "render_filter_error",
+    "render_priorities",
+]
+
+
+class OfferedPod(NamedTuple):
+    """One pod and the nodes that kube-scheduler offers for it."""
+
+    pod: dict[str, Any]
+    uid: str
+    names: list[str]
+    items: list[dict[str, Any]] | None
+    """The whole nodes, in the order of ``names``; None with ``nodeCacheCapable: true``."""
+
+
+class BindArgs(NamedTuple):
+    """One pod and the node that kube-scheduler chose."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+
+
+def decode(body: bytes) -> dict[str, Any]:
+    """Parse a JSON object. Raises: WireError."""
+    try:
+        value = orjson.loads(body)
+    except orjson.JSONDecodeError as e:
+        raise WireError(f"expected a JSON object in UTF-8: {e}") from e
+    if not isinstance(value, dict):
+        raise WireError(f"expected a JSON object, got {_kind(value)}")
+    return value
+
+
+def parse_offer(body: bytes) -> OfferedPod:
+    """Read the request of filter and prioritize, in either mode. Raises: WireError."""
+    args = decode(body)
+    pod = args.get("Pod")
+    if not isinstance(pod, dict):
+        raise WireError(f"Pod: expected an object, got {_kind(pod)}")
+    metadata = pod.get("metadata")
+    if not isinstance(metadata, dict):
+        raise WireError(f"Pod.metadata: expected an object, got {_kind(metadata)}")
+    uid = metadata.get("uid")
+    if not isinstance(uid, str) or not uid:
+        raise WireError(f"Pod.metadata.uid: expected a non-empty string, got {_kind(uid)}")
+    names = args.get("NodeNames")
+    if names is not None:
+        if not isinstance(names, list):
+            raise WireError(f"NodeNames: expected a list of strings, got {_kind(names)}")
+        try:
+            "".join(names)  # the cheapest check of 5,000 types: 40 µs, a loop takes five times as long
+        except TypeError as e:
+            raise WireError(f"NodeNames: expected a list of strings: {e}") from e
+        return OfferedPod(pod, uid, names, None)
+    items = _items(args.get("Nodes"))
+    return OfferedPod(pod, uid, [_node_name(item) for item in items], items)
+
+
+def parse_bind(body: bytes) -> BindArgs:
+    """Read the request of bind. Raises: WireError."""
+    args = decode(body)
+    return BindArgs(*(_text(args, key) for key in ("PodNamespace", "PodName", "PodUID", "Node")))
+
+
+def render_filter(offer: OfferedPod, admitted: list[str], refused: Mapping[str, str]) -> bytes:
+    """The verdict. Refusals are unresolvable ones: on others kube-scheduler hot-loops beside lower-priority pods."""
+    nodes: dict[str, Any] | None = None
+    names: list[str] | None = admitted
+    if offer.items is not None:
+        kept = set(admitted)
+        items = [item for name, item in zip(offer.names, offer.items, strict=True) if name in kept]
+        nodes, names = {"metadata": {}, "items": items}, None
+    return orjson.dumps(
+        {
+            "Nodes": nodes,
+            "NodeNames": names,
+            "FailedNodes": {},
+            "FailedAndUnresolvableNodes": refused,
+            "Error": "",
+        }
+    )
+
+
+def render_all_admitted(offer: OfferedPod) -> bytes:
+    """Every offered node back, for a pod that is not ours."""
+    return render_filter(offer, offer.names, {})
+
+
+def render_filter_error(text: str) -> bytes:
+    """kube-scheduler takes the attempt back and tries again after 1 to 10 s."""
+    return orjson.dumps(
+        {"Nodes": None, "NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": text}
+    )
+
+
+# What stands between one name and the next, per score: joining these with the names takes a quarter of the time of
+# 5,000 dictionaries through a serializer.
+_AFTER_NAME: Final = tuple(f'","Score":{score}}},{{"Host":"' for score in range(11))
+_FIRST: Final = '[{"Host":"'
+_BEHIND_LAST: Final = len(',{"Host":"')
+
+
+def render_priorities(names: Sequence[str], scores: Sequence[int]) -> bytes:
+    """``[{"Host": name, "Score": 0..10}]``; a score is an integer literal, or kube-scheduler cannot decode it."""
+    if not names:
+        return b"[]"
+    joined = "".join(names)
+    # Escapes lengthen, so equal length means that every name may stand between quotes as it is.
+    if not joined.isascii() or len(orjson.dumps(joined)) != len(joined) + 2:
+        return orjson.dumps([{"Host": n, "Score": s} for n, s in zip(names, scores, strict=True)])
+    parts = [""] * (2 * len(names))
+    parts[0::2] = names
+    parts[1::2] = map(_AFTER_NAME.__getitem__, scores)
+    return (_FIRST + "".join(parts)[:-_BEHIND_LAST] + "]").encode()
+
+
+def render_bind(error: str) -> bytes:
+    """Empty text: bound."""
+    return orjson.dumps({"Error": error})
+
+
+def _items(nodes: Any) -> list[dict[str, Any]]:
+    if nodes is None:
+        raise WireError("NodeNames and Nodes: expected one of them, got null for both")
+    if not isinstance(nodes, dict):
+        raise WireError(f"Nodes: expected an object with items, got {_kind(nodes)}")
+    items = nodes.get("items")
+    if items is None:  # Go writes an empty list as null
+        return []
+    if not isinstance(items, list):
+        raise WireError(f"Nodes.items: expected a list, got {_kind(items)}")
+    return items
+
+
+def _node_name(item: Any) -> str:
+    try:
+        name = item["metadata"]["name"]
+    except (TypeError, KeyError, IndexError) as e:
+        raise WireError("Nodes.items: expected nodes with metadata.name") from e
+    if not isinstance(name, str):
+        raise WireError(f"Nodes.items: metadata.name: expected a string, got {_kind(name)}")
+    return name
+
+
+def _text(args: Mapping[str, Any], key: str) -> str:
+    value = args.get(key)
+    if not isinstance(value, str) or not value:
+        raise WireError(f"{key}: expected a non-empty string, got {_kind(value)}")
+    return value
+
+
+def _kind(value: Any) -> str:
+    """The JSON word for a value's type, never the value: it may be large, or none of a log's business."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case "":
+            return "an empty string"
+        case str():
+            return "a string"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
