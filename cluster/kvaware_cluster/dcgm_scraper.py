@@ -1,0 +1,137 @@
+"""Scrapes the DCGM exporter of each node, at its own pace, and tells what is in use there."""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from kvaware_cluster.parse.dcgm import parse_dcgm
+from kvaware_cluster.settings import DcgmSettings
+from kvaware_cluster.source import ExporterTarget
+from kvaware_cluster.table import Change
+from kvaware_crds.errors import KvawareError
+from kvaware_engine.observations import NodeUse, ObjectKey
+
+__all__ = ["DcgmScraper"]
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True)
+class _Node:
+    """A node with at least one exporter pod."""
+
+    targets: dict[ObjectKey, ExporterTarget] = field(default_factory=dict)
+    timer: asyncio.TimerHandle | None = None
+    missed: int = 0
+    known: bool = False
+    """Whether the last thing told about it was a use."""
+
+    def target(self) -> ExporterTarget:
+        """During a roll-out a node can have two exporter pods: the newest one to appear."""
+        return next(reversed(self.targets.values()))
+
+
+class DcgmScraper:
+    """One entry per node: waiting for its time, queued, or being scraped; never two of these.
+
+    It has one owner, which awaits ``run``. ``changed`` is called by the table of exporter pods, in the same loop.
+    """
+
+    def __init__(
+        self,
+        read: Callable[[ExporterTarget], Awaitable[str]],
+        *,
+        settings: DcgmSettings,
+        clock: Callable[[], float],
+        rng: random.Random,
+        used: Callable[[str, NodeUse | None], None],
+    ) -> None:
+        self._read = read
+        self._settings = settings
+        self._clock = clock
+        self._rng = rng
+        self._used = used
+        self._nodes: dict[str, _Node] = {}
+        self._due: asyncio.Queue[str] = asyncio.Queue()  # at most one entry per node
+
+    def changed(self, change: Change[ExporterTarget]) -> None:
+        """An exporter pod came, went or moved."""
+        if change.old is not None and (change.new is None or change.new.node != change.old.node):
+            self._drop(change.key, change.old.node)
+        if change.new is not None:
+            node = self._nodes.get(change.new.node)
+            if node is None:
+                node = self._nodes[change.new.node] = _Node()
+                # spread the first scrapes of a whole cluster over a fifth of the interval
+                self._schedule(change.new.node, node, self._settings.interval_s * 0.2 * self._rng.random())
+            node.targets[change.key] = change.new
+
+    async def run(self) -> None:
+        """Scrape until cancelled."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for number in range(self._settings.concurrency):
+                    group.create_task(self._work(), name=f"dcgm-scrape-{number}")
+        finally:
+            for node in self._nodes.values():
+                if node.timer is not None:
+                    node.timer.cancel()
+
+    async def _work(self) -> None:
+        while True:
+            name = await self._due.get()
+            node = self._nodes.get(name)
+            if node is None:
+                continue  # its exporter went while it was queued
+            node.timer = None
+            try:
+                await self._scrape(name, node)
+            except Exception as error:  # a fault of ours or of a listener; this node's next turn comes
+                log.exception("scrape failed unforeseen", node=name, error=type(error).__name__)
+            if self._nodes.get(name) is node:
+                self._schedule(name, node, self._pause_s(node))
+
+    async def _scrape(self, name: str, node: _Node) -> None:
+        began_at_s = self._clock()
+        try:
+            use = parse_dcgm(await self._read(node.target()), node=name, observed_at_s=began_at_s)
+        except KvawareError as error:
+            node.missed += 1
+            if node.missed == self._settings.missed_limit:
+                log.warning("exporter does not answer", node=name, error=str(error))
+                self._forget(name, node)
+            return
+        if self._nodes.get(name) is not node:
+            return  # it went while it answered
+        if node.missed >= self._settings.missed_limit:
+            log.info("exporter answers again", node=name)
+        node.missed = 0
+        node.known = True
+        self._used(name, use)
+
+    def _pause_s(self, node: _Node) -> float:
+        dead = node.missed >= self._settings.missed_limit
+        interval_s = self._settings.slow_after_misses_interval_s if dead else self._settings.interval_s
+        return interval_s * (1 + self._settings.interval_jitter_ratio * (2 * self._rng.random() - 1))
+
+    def _schedule(self, name: str, node: _Node, wait_s: float) -> None:
+        node.timer = asyncio.get_running_loop().call_later(wait_s, self._due.put_nowait, name)
+
+    def _drop(self, key: ObjectKey, name: str) -> None:
+        node = self._nodes.get(name)
+        if node is None:
+            return
+        node.targets.pop(key, None)
+        if not node.targets:
+            del self._nodes[name]
+            if node.timer is not None:
+                node.timer.cancel()
+            self._forget(name, node)
+
+    def _forget(self, name: str, node: _Node) -> None:
+        if node.known:
+            node.known = False
+            self._used(name, None)

@@ -1,0 +1,57 @@
+"""What goes wrong between kvaware and the cluster: this room's branch of the error tree.
+
+::
+
+    UpstreamError            no answer, or a broken one: whether a write happened is in doubt
+    ├── ClusterApiError      the API server answered with an error: .status .reason (a 5xx to a write: in doubt too)
+    │   ├── NotFoundError    404: the object, or the whole kind, is not there
+    │   ├── ConflictError    409: read again (bound already, another UID, being deleted)
+    │   ├── GoneError        410: the version is too old, list again
+    │   └── ThrottledError   429, or 503 with Retry-After: .retry_after_s
+    └── WorkerError          a scrape or event stream broke
+"""
+
+from kvaware_crds.errors import UpstreamError
+
+__all__ = [
+    "ClusterApiError",
+    "ConflictError",
+    "GoneError",
+    "NotFoundError",
+    "ThrottledError",
+    "WorkerError",
+]
+
+
+class ClusterApiError(UpstreamError):
+    """The API server answered with an error."""
+
+    def __init__(self, message: str, *, status: int, reason: str) -> None:
+        super().__init__(message)
+        self.status = status
+        self.reason = reason
+        """The API's own CamelCase word (``AlreadyExists``, ``Forbidden``); empty when it gave none."""
+
+
+class NotFoundError(ClusterApiError):
+    """404: there is no such object, or no such kind."""
+
+
+class ConflictError(ClusterApiError):
+    """409: what was to be changed is not as expected; read it again."""
+
+
+class GoneError(ClusterApiError):
+    """410: the resource version or continue token is too old; list again."""
+
+
+class ThrottledError(ClusterApiError):
+    """The API server asks to come back later."""
+
+    def __init__(self, message: str, *, status: int, reason: str, retry_after_s: float) -> None:
+        super().__init__(message, status=status, reason=reason)
+        self.retry_after_s = retry_after_s
+
+
+class WorkerError(UpstreamError):
+    """A scrape or event stream of something that runs on a node broke; lower the confidence in it."""

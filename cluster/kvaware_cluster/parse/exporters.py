@@ -1,0 +1,40 @@
+"""Which pods are DCGM exporters, and where each is reached."""
+
+from sys import intern
+from typing import Any
+
+from kvaware_cluster.parse.wire import entries, mapping, metadata_of, string, uid_of
+from kvaware_cluster.settings import DcgmSettings
+from kvaware_cluster.source import ExporterTarget
+
+__all__ = ["exporter_of"]
+
+
+def exporter_of(raw: dict[str, Any], settings: DcgmSettings) -> ExporterTarget | None:
+    """The pod as an exporter that can be scraped; None when it is none, or has no node or address (yet).
+
+    Raises: WireError when it is no pod at all.
+    """
+    metadata = metadata_of(raw, "pod")
+    labels = mapping(metadata, "labels", "pod.metadata")
+    if not any(all(labels.get(key) == value for key, value in wanted) for wanted in settings.selectors):
+        return None
+    status = mapping(raw, "status", "pod")
+    node = string(mapping(raw, "spec", "pod"), "nodeName", "pod.spec")
+    address = string(status, "podIP", "pod.status")
+    if not node or not address or status.get("phase") in {"Succeeded", "Failed"}:
+        return None
+    host = f"[{address}]" if ":" in address else address
+    return ExporterTarget(
+        uid=uid_of(metadata, "pod"), node=intern(node), address=f"{host}:{_port(raw) or settings.port}"
+    )
+
+
+def _port(raw: dict[str, Any]) -> int | None:
+    """The container port that the exporter's manifests call ``metrics``; None without one."""
+    for container in entries(mapping(raw, "spec", "pod"), "containers", "pod.spec"):
+        for port in entries(container, "ports", "container"):
+            number = port.get("containerPort")
+            if port.get("name") == "metrics" and type(number) is int and 0 < number < 65_536:
+                return number
+    return None

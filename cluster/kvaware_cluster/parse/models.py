@@ -1,0 +1,92 @@
+"""An InferenceModel as the API server has it → what pods of it need."""
+
+from typing import Any, Final, TypeVar
+
+from kvaware_cluster.parse.reports import Report, silent
+from kvaware_cluster.parse.wire import entries, mapping, metadata_of, object_key, string, uid_of
+from kvaware_crds.base import ApiModel, read
+from kvaware_crds.errors import WireError
+from kvaware_crds.v1alpha1.inference_model import (
+    Footprint,
+    InferenceModel,
+    InferenceModelSpec,
+    KVCache,
+    Role,
+    Weights,
+)
+from kvaware_engine.observations import ModelObservation, RoleFootprint
+
+__all__ = ["parse_model"]
+
+MAX_HBM_PER_GPU_BYTES: Final = 2**50
+"""1 PiB: no GPU has it, so a larger wish is refused just the same, and sums of it stay inside 64 bits."""
+_USED: Final = frozenset({"modelId", "revision", "roles", "weights", "kvCache"})
+_USED_OF_ROLE: Final = frozenset({"name", "footprint"})
+
+M = TypeVar("M", bound=ApiModel)
+
+
+def parse_model(raw: dict[str, Any], *, report: Report = silent) -> ModelObservation:
+    """Read one InferenceModel.
+
+    An object that does not validate (an older or newer CRD is installed) is read as far as pods need it: fields that no
+    pod needs are passed over, weights and KV cache sizes that cannot be read are unknown, a role that cannot be read is
+    left out (its pods are then refused, with a reason). ``report`` gets a sentence.
+    Raises: WireError when there is no model id or no role left.
+    """
+    metadata = metadata_of(raw, "inferencemodel")
+    uid = uid_of(metadata, "inferencemodel")
+    try:
+        spec = read(InferenceModel, raw).spec
+    except WireError as error:
+        report(f"read in part: {error}")
+        spec = _in_part(raw)
+    return ModelObservation(
+        key=object_key(raw, "inferencemodel"),
+        uid=uid,
+        model_id=spec.model_id,
+        revision=spec.revision or "",
+        roles=tuple(_footprint(role) for role in spec.roles),
+        weights_bytes=None if spec.weights is None else spec.weights.size,
+        kv_bytes_per_token=None if spec.kv_cache is None else spec.kv_cache.token_bytes(),
+    )
+
+
+def _footprint(role: Role) -> RoleFootprint:
+    hbm = role.footprint.hbm_per_gpu
+    return RoleFootprint(
+        name=role.name,
+        gpus_per_pod=role.footprint.gpus_per_pod,
+        hbm_per_gpu_bytes=None if hbm is None else min(hbm, MAX_HBM_PER_GPU_BYTES),
+        pods_per_replica=role.footprint.pods_per_replica,
+    )
+
+
+def _in_part(raw: dict[str, Any]) -> InferenceModelSpec:
+    where = "inferencemodel.spec"
+    spec = {key: value for key, value in mapping(raw, "spec", "inferencemodel").items() if key in _USED}
+    roles = []
+    for role in entries(spec, "roles", where):
+        footprint = _known(Footprint, mapping(role, "footprint", f"{where}.roles"))
+        usable = _or_none(Role, {"name": string(role, "name", f"{where}.roles"), "footprint": footprint})
+        if usable is not None:
+            roles.append({key: value for key, value in role.items() if key in _USED_OF_ROLE} | {"footprint": footprint})
+    spec["roles"] = roles
+    for key, part in (("weights", Weights), ("kvCache", KVCache)):
+        if key in spec and (type(spec[key]) is not dict or _or_none(part, _known(part, spec[key])) is None):
+            del spec[key]
+        elif key in spec:
+            spec[key] = _known(part, spec[key])
+    return read(InferenceModelSpec, spec)
+
+
+def _known(part: type[ApiModel], raw: dict[str, Any]) -> dict[str, Any]:
+    names = {field.alias or name for name, field in part.model_fields.items()}
+    return {key: value for key, value in raw.items() if key in names}
+
+
+def _or_none(part: type[M], raw: dict[str, Any]) -> M | None:
+    try:
+        return read(part, raw)
+    except WireError:
+        return None

@@ -1,0 +1,101 @@
+"""A TenantQuota as the API server has it → what the tenant's pods may hold.
+
+A quota that cannot be read must never read as "no limit": what cannot be read is 0, "nothing".
+"""
+
+from typing import Any
+
+from kvaware_cluster.parse.reports import Report, silent
+from kvaware_cluster.parse.wire import mapping, metadata_of, string, uid_of
+from kvaware_crds.base import read
+from kvaware_crds.errors import WireError
+from kvaware_crds.meta import LabelSelector
+from kvaware_crds.v1alpha1.tenant_quota import QuotaAmounts, TenantQuota
+from kvaware_engine.observations import Amounts, NodeSelector, SelectorRequirement, TenantQuotaObservation
+
+__all__ = ["parse_quota"]
+
+
+def parse_quota(raw: dict[str, Any], *, report: Report = silent) -> TenantQuotaObservation:
+    """Read one TenantQuota.
+
+    An object that does not validate (an older or newer CRD is installed) is read field by field, and ``report`` gets a
+    sentence: an amount under ``limits`` that is there and cannot be read is 0, one under ``guaranteed`` is not
+    guaranteed, a tenant without a name is called as the object, a selector that cannot be read reserves nothing.
+    Raises: WireError when the object names neither tenant nor namespaces.
+    """
+    metadata = metadata_of(raw, "tenantquota")
+    name = metadata["name"]
+    uid = uid_of(metadata, "tenantquota")
+    created_at = string(metadata, "creationTimestamp", "tenantquota.metadata")
+    try:
+        spec = read(TenantQuota, raw).spec
+    except WireError as error:
+        report(f"read in part, what limits cannot say is 0: {error}")
+        return _in_part(raw, name=name, uid=uid, created_at=created_at)
+    return TenantQuotaObservation(
+        name=name,
+        uid=uid,
+        created_at=created_at,
+        tenant=spec.tenant,
+        namespaces=spec.namespaces,
+        limits=_amounts(spec.limits),
+        guaranteed=_amounts(spec.guaranteed),
+        reserved_pool=None if spec.reserved_pool is None else _selector(spec.reserved_pool),
+    )
+
+
+def _amounts(amounts: QuotaAmounts | None) -> Amounts:
+    return Amounts() if amounts is None else Amounts(gpus=amounts.gpus, hbm_bytes=amounts.hbm)
+
+
+def _selector(selector: LabelSelector) -> NodeSelector:
+    return NodeSelector(
+        match_labels=tuple(sorted(selector.match_labels.items())),
+        match_expressions=tuple(
+            SelectorRequirement(key=each.key, operator=each.operator.value, values=each.values)
+            for each in selector.match_expressions
+        ),
+    )
+
+
+def _in_part(raw: dict[str, Any], *, name: str, uid: str, created_at: str) -> TenantQuotaObservation:
+    spec = mapping(raw, "spec", "tenantquota")
+    tenant, listed = spec.get("tenant"), spec.get("namespaces")
+    named = tenant if type(tenant) is str and tenant else None
+    namespaces = tuple(each for each in listed if type(each) is str) if type(listed) is list else ()
+    if named is None and not namespaces:
+        raise WireError(f"tenantquota {name}: expected a tenant and its namespaces, got neither")
+    try:
+        pool = None if spec.get("reservedPool") is None else _selector(read(LabelSelector, spec["reservedPool"]))
+    except WireError:
+        pool = None
+    return TenantQuotaObservation(
+        name=name,
+        uid=uid,
+        created_at=created_at,
+        tenant=named or name,
+        namespaces=namespaces,
+        limits=_limits_in_part(spec.get("limits"), unreadable=0),
+        guaranteed=_limits_in_part(spec.get("guaranteed"), unreadable=None),
+        reserved_pool=pool,
+    )
+
+
+def _limits_in_part(amounts: Any, *, unreadable: int | None) -> Amounts:
+    """Each amount by itself; ``unreadable`` stands for one that is set and cannot be read."""
+    if amounts is None:
+        return Amounts()
+    if type(amounts) is not dict:
+        return Amounts(gpus=unreadable, hbm_bytes=unreadable)
+
+    def one(key: str, attribute: str) -> int | None:
+        if amounts.get(key) is None:
+            return None
+        try:
+            value: int | None = getattr(read(QuotaAmounts, {key: amounts[key]}), attribute)
+        except WireError:
+            return unreadable
+        return value
+
+    return Amounts(gpus=one("gpus", "gpus"), hbm_bytes=one("hbm", "hbm"))

@@ -1,0 +1,69 @@
+"""Settings of this room. Durations are in seconds."""
+
+from dataclasses import dataclass
+
+__all__ = ["DcgmSettings", "KubernetesSettings", "StoreSettings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KubernetesSettings:
+    """How KubernetesSource talks to the API server."""
+
+    page_size: int = 500
+    """Objects per list page: 500 pods are some 2.5 MB, 10 ms of parsing; client-go uses the same."""
+    request_timeout_s: float = 15.0
+    """One list page, one read. A page of 500 takes well under a second from a healthy server."""
+    write_timeout_s: float = 4.0
+    """One binding or patch: below kube-scheduler's default httpTimeout of 5 s, since bind answers inside it."""
+    watch_timeout_s: float = 30.0
+    """After this the server closes a watch and it is opened again. A quiet kind's age reaches this figure, so what
+    counts as stale must be well above it."""
+    watch_jitter_ratio: float = 0.1
+    """Each watch's time-out is drawn within this share around ``watch_timeout_s``: they do not all end at once."""
+    watch_grace_s: float = 10.0
+    """A watch that the server did not close this long after its time-out is dead (a lost peer sends no reset)."""
+    exporter_timeout_s: float = 3.0
+    """One scrape."""
+    exporter_body_bytes: int = 4 * 2**20
+    """A longer exporter answer is an error. 8 GPUs with all default fields are some 60 kB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DcgmSettings:
+    """How foreign HBM use is scraped."""
+
+    enabled: bool = True
+    selectors: tuple[tuple[tuple[str, str], ...], ...] = (
+        (("app", "nvidia-dcgm-exporter"),),
+        (("app.kubernetes.io/name", "dcgm-exporter"),),
+    )
+    """Label sets; a pod with all labels of one of them is an exporter. Defaults: GPU operator, exporter's own chart."""
+    port: int = 9400
+    interval_s: float = 15.0
+    """Per node. The exporter itself collects every 30 s unless told otherwise."""
+    interval_jitter_ratio: float = 0.2
+    """Share of the interval by which each scrape is moved, so that nodes spread out."""
+    concurrency: int = 16
+    """Scrapes at a time. A dead exporter takes one place for the time-out."""
+    missed_limit: int = 3
+    """So many failed scrapes in a row make the node's use unknown."""
+    slow_after_misses_interval_s: float = 60.0
+    """A node beyond ``missed_limit`` is tried this seldom, so that dead exporters do not starve the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreSettings:
+    """How the store keeps its view."""
+
+    backoff_first_s: float = 0.2
+    """Wait after the first failure; doubles with each further one."""
+    backoff_max_s: float = 10.0
+    """Longest wait: a kind that appears late is in force within this time."""
+    retry_after_max_s: float = 60.0
+    """Longest Retry-After that is followed."""
+    watch_min_s: float = 1.0
+    """A watch that ends sooner without having brought anything counts as a failure, else it would spin."""
+    rack_label: str = "topology.kubernetes.io/rack"
+    """Kubernetes names no rack label; this is what many clusters use."""
+    zone_label: str = "topology.kubernetes.io/zone"
+    dcgm: DcgmSettings = DcgmSettings()

@@ -1,0 +1,95 @@
+"""The seam where bytes come in and writes go out: Kubernetes, or a folder of YAML."""
+
+from collections.abc import AsyncGenerator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+__all__ = ["EventType", "ExporterTarget", "Kind", "ListPage", "RawObject", "Source", "WatchEvent"]
+
+RawObject = dict[str, Any]
+"""One Kubernetes object as JSON gave it."""
+
+
+class Kind(StrEnum):
+    """What the store watches."""
+
+    NODE = "node"
+    POD = "pod"
+    INFERENCE_MODEL = "inferencemodel"
+    KV_CACHE_BLOCK_GROUP = "kvcacheblockgroup"
+    TENANT_QUOTA = "tenantquota"
+
+
+class EventType(StrEnum):
+    """The watch events that reach a store; ERROR becomes an exception before."""
+
+    ADDED = "ADDED"
+    MODIFIED = "MODIFIED"
+    DELETED = "DELETED"
+    BOOKMARK = "BOOKMARK"
+
+
+@dataclass(frozen=True, slots=True)
+class ListPage:
+    """A part of a list; all pages of one list show the same moment."""
+
+    items: list[RawObject]
+    resource_version: str
+
+
+@dataclass(slots=True)
+class WatchEvent:
+    """One change. Not frozen: built 40,000 times in a burst, and a frozen one takes twice as long to build."""
+
+    type: EventType
+    object: RawObject
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExporterTarget:
+    """One DCGM exporter pod that can be scraped."""
+
+    uid: str
+    node: str
+    address: str
+    """``ip:port``, IPv6 in brackets."""
+
+
+class Source(Protocol):
+    """What a store reads from and what writes go to.
+
+    Errors: those of ``kvaware_cluster.errors``. Every call is bounded in time by the source itself.
+    """
+
+    def list_pages(self, kind: Kind) -> AsyncGenerator[ListPage, None]:
+        """All objects of a kind, page by page. GoneError when the list took too long to page through."""
+        ...
+
+    def watch(self, kind: Kind, resource_version: str) -> AsyncGenerator[WatchEvent, None]:
+        """Changes after ``resource_version``, until the server closes the stream, which it does after a while.
+
+        The first event is a bookmark of ``resource_version`` itself: the stream is open. GoneError when the version is
+        too old; NotFoundError when the kind is not served (any more).
+        """
+        ...
+
+    async def get_pod(self, namespace: str, name: str) -> RawObject | None:
+        """The pod as the API server has it now; None when there is none."""
+        ...
+
+    async def bind(self, *, namespace: str, name: str, uid: str, node: str, annotations: Mapping[str, str]) -> None:
+        """Assign a pod to a node and annotate it, in one write. ConflictError: bound already, or another UID."""
+        ...
+
+    async def patch_pod_condition(self, *, namespace: str, name: str, uid: str, condition: Mapping[str, Any]) -> None:
+        """Set one condition in the pod's status. ConflictError when the pod of that name has another UID."""
+        ...
+
+    async def read_exporter(self, target: ExporterTarget) -> str:
+        """The metrics text of one DCGM exporter. WorkerError when it cannot be had."""
+        ...
+
+    async def close(self) -> None:
+        """Let connections go."""
+        ...
