@@ -1,9 +1,10 @@
-"""Reference pages that are generated: ``python -m kvaware_cli.docs [FOLDER]`` writes ``settings.md``.
+"""``python -m kvaware_cli.docs [--check] [DIR]``: write the generated reference pages, or say which are out of step.
 
 The page is made of the settings dataclasses and the docstrings under their fields, so that it cannot say anything else
 than the code does.
 """
 
+import argparse
 import ast
 import dataclasses
 import enum
@@ -11,7 +12,7 @@ import inspect
 import itertools
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -19,7 +20,7 @@ from pydantic.alias_generators import to_camel
 
 from kvaware_extender import ExtenderSettings
 
-__all__ = ["PAGES", "settings_page", "write_pages"]
+__all__ = ["PAGES", "main", "settings_page"]
 
 _HEAD = """\
 # Settings of the extender
@@ -50,12 +51,27 @@ def settings_page() -> str:
 
 
 PAGES = {"settings.md": settings_page}
+"""File name to what makes its content."""
 
 
-def write_pages(folder: Path) -> None:
-    """Write every generated page into a folder."""
-    for name, page in PAGES.items():
-        (folder / name).write_text(page(), encoding="utf-8")
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the generator.
+
+    Returns: The exit status: 1 when ``--check`` found a page that differs or is missing.
+    """
+    parser = argparse.ArgumentParser(prog="python -m kvaware_cli.docs", description="Write kvaware's reference pages.")
+    parser.add_argument("directory", nargs="?", type=Path, default=Path("docs"), help="where the pages lie (docs)")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 when a page is out of step")
+    chosen = parser.parse_args(arguments)
+    pages = {chosen.directory / name: page() for name, page in PAGES.items()}
+    stale = {path: text for path, text in pages.items() if not path.is_file() or path.read_text("utf-8") != text}
+    for path, text in stale.items():
+        if chosen.check:
+            sys.stderr.write(f"{path} differs from the settings in the code: run make generate\n")
+        else:
+            path.write_text(text, encoding="utf-8")
+            sys.stdout.write(f"wrote {path}\n")
+    return 1 if chosen.check and stale else 0
 
 
 def _groups(group: type, path: tuple[str, ...]) -> Iterator[tuple[type, tuple[str, ...]]]:
@@ -139,4 +155,4 @@ def _one_line(text: str) -> str:
 
 
 if __name__ == "__main__":
-    write_pages(Path(sys.argv[1] if len(sys.argv) > 1 else "docs"))
+    sys.exit(main())

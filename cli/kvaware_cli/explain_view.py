@@ -2,53 +2,56 @@
 
 from collections import defaultdict
 from collections.abc import Iterator
+from typing import Final
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from kvaware_cli.output import gib, gib_pair, leading_terms, ms, plural, table
+from kvaware_cli.output import Fact, gib, gib_pair, leading_terms, ms, plural, print_facts, print_table, table
 from kvaware_cli.wire import Candidate, Demand, Explanation
 
-__all__ = ["candidates_table", "choice_lines", "demand_line", "difference", "print_explanation", "refusal_lines"]
+__all__ = ["candidates_table", "choice_facts", "demand_facts", "difference", "print_explanation", "refusal_facts"]
 
-MOST_CANDIDATES = 12
-MOST_NAMES = 6
+MOST_CANDIDATES: Final = 12
+MOST_NAMES: Final = 6
+TELLS_LITTLE: Final = "NoSuchGPU"
+"""Most nodes of a mixed cluster have another kind of GPU: said last, however many they are."""
+TELLING_FOREIGN_BYTES: Final = 1 << 30
+"""Drivers and agents hold some hundred MiB on every node: not worth a word."""
 
 
-def print_explanation(out: Console, explanation: Explanation, *, answers: bool = True) -> None:
+def print_explanation(out: Console, explanation: Explanation) -> None:
     """Everything about one pod, for ``kvaware explain``."""
-    out.print(demand_line(explanation.demand))
+    facts = list(demand_facts(explanation.demand))
     if explanation.reservation:
         held = explanation.reservation
-        out.print(f"It holds {held.get('gpus', '?')} x {held.get('resource', '?')} (written with its binding).")
+        facts.append(("holds", f"{held.get('gpus', '?')} x {held.get('resource', '?')}, written with its binding"))
+    print_facts(out, facts)
     out.print()
-    admitted = [c for c in explanation.candidates if c.refusal is None]
-    if admitted:
-        out.print(candidates_table(explanation))
+    if any(c.refusal is None for c in explanation.candidates):
+        print_table(out, candidates_table(explanation))
         out.print()
-    out.print(Group(*choice_lines(explanation)))
-    refused = list(refusal_lines(explanation))
-    if refused:
-        out.print(Group(*refused))
-    if answers and explanation.answers:
+    print_facts(out, [*choice_facts(explanation), *refusal_facts(explanation)])
+    for question, answer in explanation.answers.items():
         out.print()
-        for question, answer in explanation.answers.items():
-            out.print(Text(question, style="bold"))
-            out.print(Text(f"  {answer}"))
+        out.print(Text(question, style="bold"))
+        print_facts(out, [("", answer)], indent=2)
 
 
-def demand_line(demand: Demand) -> Text:
-    """``pod ml/chat-0: 4 x nvidia.com/gpu, 70.0 GiB of HBM each; model …; tenant …``."""
-    line = Text.assemble("pod ", (f"{demand.namespace}/{demand.name}", "bold"), ": ")
+def demand_facts(demand: Demand) -> Iterator[Fact]:
+    """Which pod, what it asks for, for whom."""
+    yield "pod", Text(f"{demand.namespace}/{demand.name}", style="bold")
     if demand.resource is None:
-        line.append("no GPU")
+        yield "asks for", "no GPU"
     else:
-        hbm = "whole GPUs" if demand.hbm_per_gpu_bytes is None else f"{gib(demand.hbm_per_gpu_bytes)} GiB of HBM each"
-        line.append(f"{demand.gpus} x {demand.resource}, {hbm}")
-    line.append(f"; model {demand.model_id or demand.model}" if demand.model else "; no model")
-    line.append(f"; tenant {demand.tenant}")
-    return line
+        hbm = (
+            "whole GPUs" if demand.hbm_per_gpu_bytes is None else f"{gib(demand.hbm_per_gpu_bytes)} GiB of HBM on each"
+        )
+        yield "asks for", f"{demand.gpus} x {demand.resource}, {hbm}"
+    if demand.model is not None:
+        yield "model", demand.model_id or demand.model
+    yield "tenant", demand.tenant
 
 
 def candidates_table(explanation: Explanation) -> Table:
@@ -76,23 +79,20 @@ def candidates_table(explanation: Explanation) -> Table:
     return made
 
 
-def choice_lines(explanation: Explanation) -> Iterator[RenderableType]:
+def choice_facts(explanation: Explanation) -> Iterator[Fact]:
     """The verdict, and the runner-up with what it would cost more."""
     chosen = explanation.candidate(explanation.chosen)
     if chosen is None:
-        text = explanation.text.removeprefix("kvaware: ")
-        why = f": {text}" if text else ""
-        yield Text.assemble(("refused", "bold red"), f" ({explanation.reason}){why}")
+        text = "no node can take it" if _reasons_differ(explanation) else explanation.text.removeprefix("kvaware: ")
+        yield "refused", Text.assemble((explanation.reason, "bold red"), f": {text}")
         return
-    yield Text.assemble("choice     ", (chosen.node, "bold green"), f" ({explanation.reason})")
+    yield "choice", Text.assemble((chosen.node, "bold green"), f" ({explanation.reason})")
     runner_up = explanation.candidate(explanation.runner_up)
     if runner_up is None:
-        yield Text("runner-up  none: no other node can take it")
+        yield "runner-up", "none: no other node can take it"
     elif runner_up.cost is not None and chosen.cost is not None:
         more = runner_up.cost.total - chosen.cost.total
-        yield Text.assemble(
-            "runner-up  ", (runner_up.node, "bold"), f", {ms(more)} ms dearer{difference(runner_up, chosen)}"
-        )
+        yield "runner-up", f"{runner_up.node}, {ms(more)} ms dearer{difference(runner_up, chosen)}"
 
 
 def difference(dearer: Candidate, cheaper: Candidate, *, count: int = 3) -> str:
@@ -106,21 +106,29 @@ def difference(dearer: Candidate, cheaper: Candidate, *, count: int = 3) -> str:
     return f" ({', '.join(told)})" if told else ""
 
 
-def refusal_lines(explanation: Explanation) -> Iterator[RenderableType]:
-    """The refused nodes, grouped by reason, most first."""
+def refusal_facts(explanation: Explanation) -> Iterator[Fact]:
+    """The refused nodes, grouped by reason, most first. A reason of the pod's own is said once, in the verdict."""
     groups: dict[tuple[str, str], list[Candidate]] = defaultdict(list)
     for candidate in explanation.candidates:
         if candidate.refusal is not None:
             groups[candidate.refusal, candidate.text].append(candidate)
-    for (_, text), members in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
+    if explanation.chosen is None and not _reasons_differ(explanation):
+        return
+    for (_, text), members in sorted(
+        groups.items(), key=lambda item: (item[0][0] == TELLS_LITTLE, -len(item[1]), item[0])
+    ):
         names = [_refused_name(c) for c in members[:MOST_NAMES]]
         if len(members) > MOST_NAMES:
             names.append(f"and {len(members) - MOST_NAMES} more")
-        yield Text(f"refused    {plural(len(members), 'node')}, {text.removeprefix('kvaware: ')}: {', '.join(names)}")
+        yield "refused", f"{plural(len(members), 'node')}, {text.removeprefix('kvaware: ')}: {', '.join(names)}"
+
+
+def _reasons_differ(explanation: Explanation) -> bool:
+    return len({c.refusal for c in explanation.candidates}) > 1
 
 
 def _refused_name(candidate: Candidate) -> str:
-    """A node whose HBM is held by programs without a reservation says so: nobody can see that in kube-scheduler."""
-    if candidate.refusal == "NotEnoughHBM" and candidate.foreign_bytes:
+    """A node whose HBM is held by programs without a reservation says so: kube-scheduler cannot see them."""
+    if candidate.refusal == "NotEnoughHBM" and (candidate.foreign_bytes or 0) >= TELLING_FOREIGN_BYTES:
         return f"{candidate.node} ({gib(candidate.foreign_bytes)} GiB held by programs without a reservation)"
     return candidate.node

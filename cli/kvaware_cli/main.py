@@ -111,7 +111,7 @@ def extender(
     ] = None,
     kubeconfig: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="Credentials for the API server. [default: the pod's own account]"),
+        typer.Option(metavar="FILE", help="Credentials for the API server. [default: the pod's account, else yours]"),
     ] = None,
     cluster_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Serve a folder of YAML instead of a Kubernetes cluster.")

@@ -5,15 +5,32 @@ is plain and always 100 columns wide, so that it can be compared and searched.
 """
 
 import sys
+from collections.abc import Iterable
 from typing import IO, Final
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-__all__ = ["WIDTH", "console", "gib", "gib_pair", "leading_terms", "ms", "plural", "table", "used_of"]
+__all__ = [
+    "WIDTH",
+    "Fact",
+    "console",
+    "gib",
+    "gib_pair",
+    "leading_terms",
+    "ms",
+    "plural",
+    "print_facts",
+    "print_table",
+    "table",
+    "used_of",
+]
 
 WIDTH: Final = 100
+LABEL_WIDTH: Final = 11
+Fact = tuple[str, str | Text]
+"""A label and what it says."""
 _GIB: Final = 1 << 30
 UNKNOWN: Final = "?"
 UNSET: Final = "-"
@@ -59,7 +76,7 @@ def ms(cost_ms: float) -> str:
     return f"{cost_ms:,.0f}" if abs(cost_ms) >= 10 or cost_ms == 0 else f"{cost_ms:,.1f}"
 
 
-def leading_terms(terms: dict[str, float], *, count: int = 3) -> str:
+def leading_terms(terms: dict[str, float], *, count: int = 2) -> str:
     """The largest terms of a cost, largest first, as ``network 13,400, memory_pressure 200``."""
     largest = sorted(terms.items(), key=lambda item: (-abs(item[1]), item[0]))
     return ", ".join(f"{name} {ms(value)}" for name, value in largest[:count] if abs(value) >= 0.05)
@@ -70,6 +87,22 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def styled(text: str, style: str) -> Text:
-    """Text in a style, kept plain where there is no colour."""
-    return Text(text, style=style)
+def print_table(out: Console, made: Table) -> None:
+    """Print a table; into a pipe without the blanks that fill its columns."""
+    if out.is_terminal:
+        out.print(made)
+        return
+    with out.capture() as captured:
+        out.print(made)
+    for line in captured.get().splitlines():
+        out.out(line.rstrip())
+
+
+def print_facts(out: Console, facts: Iterable[Fact], *, indent: int = LABEL_WIDTH) -> None:
+    """Print labelled lines; what does not fit goes on under its own beginning."""
+    made = Table.grid(padding=(0, 0))
+    made.add_column(width=indent)
+    made.add_column()
+    for label, text in facts:
+        made.add_row(label, text)
+    print_table(out, made)

@@ -1,10 +1,9 @@
 """``kvaware top``: HBM headroom per node and use per tenant, as the extender sees them now."""
 
 from rich.console import Console
-from rich.text import Text
 
 from kvaware_cli.client import ApiClient
-from kvaware_cli.output import console, gib, plural, table, used_of
+from kvaware_cli.output import console, gib, plural, print_table, table, used_of
 from kvaware_cli.wire import Node, NodeList, Pool, Tenant, TenantList, read
 
 __all__ = ["print_nodes", "print_tenants", "top_nodes", "top_tenants"]
@@ -21,23 +20,23 @@ def top_tenants(server: str) -> None:
 
 
 def print_nodes(out: Console, nodes: tuple[Node, ...]) -> None:
-    """One line per node and GPU resource."""
+    """One line per node and GPU resource, then what keeps pods off nodes."""
     if not nodes:
         out.print("no nodes in the extender's view")
         return
-    numbers = frozenset({"FREE", "GIB/GPU", "GIB FREE", "RESERVED", "FOREIGN"})
-    made = table(
-        "NODE", "GPUS", "MODE", "FREE", "GIB/GPU", "GIB FREE", "RESERVED", "FOREIGN", "NOTES",
-        right=numbers, wrap=frozenset({"NOTES"}),
-    )  # fmt: skip
-    for node in sorted(nodes, key=lambda n: n.name):
-        notes = _notes(node)
+    columns = ("NODE", "GPUS", "MODE", "FREE", "GIB/GPU", "GIB FREE", "RESERVED", "FOREIGN")
+    made = table(*columns, right=frozenset(columns[3:]))
+    ordered = sorted(nodes, key=lambda n: n.name)
+    for node in ordered:
         for pool in node.pools or (None,):
-            made.add_row(*_node_row(node, pool), Text(notes, style="" if node.ready else "red"))
-            notes = ""
-    out.print(made)
+            made.add_row(*_node_row(node, pool), style="" if node.ready else "dim")
+    print_table(out, made)
     out.print()
-    out.print("GIB FREE: what one more pod is sure to get on one GPU. RESERVED, FOREIGN: GiB over the pool's GPUs.")
+    out.print("FREE: GPUs of those that the kubelet offers. GIB FREE: what one more pod is sure to get on a GPU.")
+    out.print("RESERVED, FOREIGN: GiB over all GPUs of the line; FOREIGN has no reservation, ? is no exporter.")
+    for node in ordered:
+        for note in _notes(node):
+            out.print(f"{node.name}: {note}")
 
 
 def _node_row(node: Node, pool: Pool | None) -> tuple[str, ...]:
@@ -48,7 +47,7 @@ def _node_row(node: Node, pool: Pool | None) -> tuple[str, ...]:
     mode = f"{pool.gpu_class} x{pool.replicas}" if pool.replicas > 1 else pool.gpu_class
     return (
         node.name,
-        f"{pool.devices} {pool.product or pool.resource}",
+        f"{pool.devices} {_device_name(pool)}",
         mode,
         used_of(str(pool.free), str(pool.allocatable)),
         gib(min(capacities)) if capacities else "?",
@@ -58,17 +57,18 @@ def _node_row(node: Node, pool: Pool | None) -> tuple[str, ...]:
     )
 
 
-def _notes(node: Node) -> str:
-    """What keeps pods off the node, or makes its figures less sure."""
-    notes = []
-    if not node.ready:
-        notes.append("not Ready")
-    if node.reserved_for is not None:
-        notes.append(f"for tenant {node.reserved_for}")
-    if node.use_age_s is None and node.pools:
-        notes.append("no exporter")
-    notes += node.problems
-    return "; ".join(notes)
+def _device_name(pool: Pool) -> str:
+    """The product without its vendor; a MIG profile says more than the product that it is a part of."""
+    if "/mig-" in pool.resource or not pool.product:
+        return pool.resource.partition("/")[2] or pool.resource
+    return pool.product.replace("_", " ").removeprefix("NVIDIA-").removeprefix("AMD ")
+
+
+def _notes(node: Node) -> tuple[str, ...]:
+    """What keeps pods off the node, or what could not be read."""
+    unready = () if node.ready else ("not Ready",)
+    reserved = () if node.reserved_for is None else (f"reserved for tenant {node.reserved_for}",)
+    return (*unready, *reserved, *node.problems)
 
 
 def print_tenants(out: Console, tenants: tuple[Tenant, ...]) -> None:
@@ -92,7 +92,7 @@ def print_tenants(out: Console, tenants: tuple[Tenant, ...]) -> None:
             ", ".join(tenant.namespaces),
             style="yellow" if _at_limit(tenant) else "",
         )
-    out.print(made)
+    print_table(out, made)
     for conflict in conflicts:
         out.print(f"NamespaceConflict: {conflict}")
     at_limit = [tenant.tenant for tenant in tenants if _at_limit(tenant)]

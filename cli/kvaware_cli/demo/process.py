@@ -40,6 +40,7 @@ def running_extender(cluster_dir: Path) -> Iterator[Extender]:
     command += ["--host", "127.0.0.1", "--scheduler-port", str(scheduler_port), "--api-port", str(api_port)]
     # KVAWARE_* settings of the user's shell are meant for their cluster, not for the example.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("KVAWARE_")}
+    environ |= {"KVAWARE_STORE__DCGM__INTERVAL_S": "1"}  # nobody should wait 15 s for the first figures
     with tempfile.TemporaryDirectory(prefix="kvaware-log-") as folder:
         log = Path(folder, "extender.log")
         with log.open("wb") as sink:

@@ -14,7 +14,7 @@ def test_nodes_show_headroom_and_what_keeps_pods_off(kvaware: Kvaware, server: F
     # then
     lines = {line.split()[0]: line for line in result.out.splitlines() if line}
     assert "560.0" in lines["busy"]  # 8 GPUs x 70 GiB
-    assert "not Ready" in lines["down"]
+    assert "down: not Ready" in result.out.splitlines()
     assert "none" in lines["cpu-only"]
     assert max(map(len, result.out.splitlines())) <= 100
 
