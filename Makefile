@@ -1,0 +1,70 @@
+# Every target makes the virtual environment that it needs; the first run downloads packages.
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := crds/kvaware_crds engine/kvaware_engine cluster/kvaware_cluster extender/kvaware_extender cli/kvaware_cli
+
+.PHONY: help install demo test check fix generate unit component e2e bench controlplane lock clean
+
+help: ## Show the targets
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+
+$(VENV)/.installed: requirements-dev.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvaware needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 ...")'
+	@echo "making the virtual environment $(VENV) (once)"
+	@$(PYTHON) -m venv --clear $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-dev.lock
+	@$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+install: $(VENV)/.installed ## Make the virtual environment
+
+demo: $(VENV)/.installed ## Watch kvaware place example pods; CLUSTER=real does it on a real control plane
+ifeq ($(CLUSTER),real)
+	@PYTHONPATH=tests $(BIN)/python -m kvaware_testing.real_demo
+else
+	@$(BIN)/kvaware demo $(if $(CLUSTER),--cluster $(CLUSTER))
+endif
+
+test: $(VENV)/.installed ## Run all tests, on a real kube-apiserver and kube-scheduler too
+	$(BIN)/pytest tests/unit tests/component tests/e2e
+
+check: $(VENV)/.installed ## Format, lint, types, import layers, generated files, unit tests
+	$(BIN)/ruff format --check $(SOURCES) tests
+	$(BIN)/ruff check $(SOURCES) tests
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/python -m kvaware_crds.generate --check crds
+	$(BIN)/python -m kvaware_cli.docs --check docs
+	$(BIN)/pytest -q tests/unit
+
+fix: $(VENV)/.installed ## Repair what can be repaired by itself
+	$(BIN)/ruff check --fix $(SOURCES) tests
+	$(BIN)/ruff format $(SOURCES) tests
+
+generate: $(VENV)/.installed ## Rewrite the CRDs and the reference pages
+	$(BIN)/python -m kvaware_crds.generate crds
+	$(BIN)/python -m kvaware_cli.docs docs
+
+unit: $(VENV)/.installed ## Unit tests only
+	$(BIN)/pytest -q tests/unit
+
+component: $(VENV)/.installed ## Component tests only
+	$(BIN)/pytest -q tests/component
+
+e2e: $(VENV)/.installed ## End-to-end tests only
+	$(BIN)/pytest tests/e2e
+
+bench: $(VENV)/.installed ## Measure hot paths as ratios inside one run; writes build/bench.json
+	@PYTHONPATH=tests $(BIN)/python -m kvaware_testing.bench
+
+controlplane: $(VENV)/.installed ## Build or find the control plane's programs (some 10 minutes, once)
+	@PYTHONPATH=tests $(BIN)/python -m kvaware_testing.controlplane build
+
+lock: ## Rewrite the lock files from pyproject.toml (needs uv)
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --no-annotate pyproject.toml -o requirements.lock
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --no-annotate --group dev pyproject.toml -o requirements-dev.lock
+
+clean: ## Remove the virtual environment and everything built
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
