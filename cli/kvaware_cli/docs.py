@@ -29,7 +29,8 @@ _HEAD = """\
 
 `kvaware extender --config FILE` reads a YAML file with the keys below; every key may be left out. A variable of the
 environment goes before the file. An unknown key or variable is an error. Names end in their unit: `S` seconds, `Ms`
-milliseconds, `Bytes`, `Ratio` 0..1, `PerS` per second. Lists and mappings in a variable are written as YAML.
+milliseconds, `Bytes`, `Ratio` 0..1, `PerS` per second. Below: key = default, variable: meaning. Lists and mappings in a
+variable are written as YAML.
 
 ```yaml
 {example}```
@@ -91,9 +92,9 @@ def _section(group: type, path: tuple[str, ...]) -> str:
         if _is_group(kind):
             continue
         names = (*path, field.name)
-        lines.append(f"- `{'.'.join(map(to_camel, names))}` = `{_default(field)}`{_choices(kind)}, "
-                     f"variable `KVAWARE_{'__'.join(names).upper()}`  ")  # fmt: skip
-        lines.append(f"  {documented.get(field.name) or 'See the group.'}")
+        key, variable = ".".join(map(to_camel, names)), f"KVAWARE_{'__'.join(names).upper()}"
+        told = documented.get(field.name, "")
+        lines.append(f"- `{key}` = `{_default(field)}`{_choices(kind)}, `{variable}`{': ' if told else ''}{told}")
     return "\n".join([*lines, ""])
 
 

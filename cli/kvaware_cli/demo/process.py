@@ -28,6 +28,7 @@ class Extender:
     api: ApiClient
     verbs: SchedulerVerbs
     api_url: str
+    process: subprocess.Popen[bytes]
     log: Path
     """What it wrote to standard output and error."""
 
@@ -53,6 +54,7 @@ def running_extender(cluster_dir: Path) -> Iterator[Extender]:
                 api=ApiClient(api_url),
                 verbs=SchedulerVerbs(f"http://127.0.0.1:{scheduler_port}"),
                 api_url=api_url,
+                process=process,
                 log=log,
             )
             _wait_until_ready(extender, process)

@@ -60,8 +60,7 @@ def _hear_exporters(extender: Extender, scene: Scene) -> None:
 
 def _headline(out: Console, scene: Scene, extender: Extender, cluster: Path) -> None:
     counts = Counter(o["kind"] for o in scene.objects)
-    running = counts["Pod"] - len(scene.pending)
-    parts = [plural(counts["Node"], "node"), plural(running, "running pod"), plural(counts["InferenceModel"], "model")]
+    parts = [plural(counts["Node"], "node"), plural(counts["Pod"], "pod"), plural(counts["InferenceModel"], "model")]
     parts += [plural(counts["KVCacheBlockGroup"], "KV block group"), plural(counts["TenantQuota"], "tenant quota")]
     print_facts(out, [
         ("cluster", f"{_shown(cluster)}: {', '.join(parts)}"),

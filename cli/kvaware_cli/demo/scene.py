@@ -4,6 +4,7 @@ The user's files are read, never written. Objects get what the API server would 
 that bare YAML works as well as ``kubectl get -o yaml``.
 """
 
+import asyncio
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import yaml
 
 from kvaware_cli.errors import InputError
 from kvaware_cli.manifests import documents_in, pod_of
+from kvaware_cluster import DirectorySource
 
 __all__ = ["Scene", "examples", "read_scene"]
 
@@ -24,15 +26,16 @@ class Scene:
     """A cluster and the pods to place on it, in order."""
 
     objects: tuple[dict[str, Any], ...]
+    """Without the pods to place."""
     nodes: tuple[dict[str, Any], ...]
     pending: tuple[dict[str, Any], ...]
     exporter_texts: Path | None
     """The folder with the DCGM exporters' texts; None: there is none."""
 
     def write(self, folder: Path) -> None:
-        """Everything as one file of YAML, beside the exporters' texts."""
-        text = yaml.safe_dump_all(self.objects, sort_keys=False)
-        (folder / "cluster.yaml").write_text(text, encoding="utf-8")
+        """As YAML, beside the exporters' texts."""
+        for name, objects in (("cluster.yaml", self.objects), ("pods.yaml", self.pending)):
+            (folder / name).write_text(yaml.safe_dump_all(objects, sort_keys=False), encoding="utf-8")
         if self.exporter_texts is not None:
             shutil.copytree(self.exporter_texts, folder / "dcgm")
 
@@ -55,11 +58,13 @@ def read_scene(cluster: Path, pods: Path | None) -> Scene:
     Raises: InputError when a folder holds no nodes or no pods to place.
     """
     objects = [_complete(document, cluster) for document in documents_in(cluster)]
+    asyncio.run(DirectorySource.load(cluster))  # what the extender could not read is said now, by the user's file names
     nodes = tuple(o for o in objects if o["kind"] == "Node")
     if not nodes:
         raise InputError(f"expected objects of kind Node in {str(cluster)!r}, found none")
     if pods is None:
         pending = [o for o in objects if o["kind"] == "Pod" and not (o.get("spec") or {}).get("nodeName")]
+        objects = [o for o in objects if o not in pending]
         where = f"pods without spec.nodeName in {str(cluster)!r}"
     else:
         pending = [pod_of(document, file=str(pods)) for document in documents_in(pods)]
@@ -68,7 +73,6 @@ def read_scene(cluster: Path, pods: Path | None) -> Scene:
         for pod in pending:
             if _identity(pod) in taken:
                 raise InputError(f"pod {'/'.join(_identity(pod)[1:])} is in {str(cluster)!r} and in {str(pods)!r}")
-        objects += pending
     if not pending:
         raise InputError(f"expected {where}, found none")
     texts = cluster / "dcgm"

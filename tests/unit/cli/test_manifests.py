@@ -39,16 +39,17 @@ def test_a_dry_run_pod_repeated_is_the_same_pod() -> None:
 def test_pods_to_place_are_the_pending_ones(tmp_path: Path) -> None:
     scene = read_scene(write(tmp_path / "c", all=f"{NODE}\n---\n{PENDING}\n---\n{BOUND}"), None)
     assert [pod["metadata"]["name"] for pod in scene.pending] == ["waiting"]
-    assert len(scene.objects) == 3
+    assert len(scene.objects) == 2
 
 
 def test_pods_of_another_folder_join_the_cluster(tmp_path: Path) -> None:
     cluster = write(tmp_path / "c", all=f"{NODE}\n---\n{BOUND}")
     scene = read_scene(cluster, write(tmp_path / "p", pod=PENDING))
     assert [pod["metadata"]["name"] for pod in scene.pending] == ["waiting"]
-    assert len(scene.objects) == 3
+    assert len(scene.objects) == 2
     scene.write(tmp_path)
-    assert len(read_documents(tmp_path / "cluster.yaml")) == 3
+    assert len(read_documents(tmp_path / "cluster.yaml")) == 2
+    assert len(read_documents(tmp_path / "pods.yaml")) == 1
 
 
 @pytest.mark.parametrize(

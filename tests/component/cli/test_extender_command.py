@@ -1,0 +1,78 @@
+"""``kvaware extender``: the real process, started and stopped as people do, and what it says when it cannot start."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kvaware_cli.demo.process import running_extender
+from kvaware_cli.extender_command import with_options
+from kvaware_extender import ExtenderSettings
+from kvaware_testing.command_line import Kvaware
+from kvaware_testing.repository import REPOSITORY
+
+EXAMPLE = REPOSITORY / "examples" / "cluster"
+
+
+def test_options_go_before_settings_and_what_is_not_given_stays() -> None:
+    settings = with_options(
+        ExtenderSettings(api_host="10.0.0.1", api_port=1), host=None, scheduler_port=7, api_port=None
+    )
+    assert (settings.api_host, settings.api_port, settings.scheduler_port) == ("10.0.0.1", 1, 7)
+    settings = with_options(settings, host="127.0.0.2", scheduler_port=None, api_port=None)
+    assert (settings.scheduler_host, settings.api_host) == ("127.0.0.2", "127.0.0.2")
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        pytest.param(("--cluster-dir", "nowhere"), "--cluster-dir: expected a folder with YAML files", id="no folder"),
+        pytest.param(("--kubeconfig", "nowhere"), "--kubeconfig: expected a file, got 'nowhere'", id="no kubeconfig"),
+        pytest.param(("--kubeconfig", "a", "--cluster-dir", "b"), "expected either --kubeconfig or", id="both"),
+        pytest.param(("--config", "nowhere", "--cluster-dir", "."), "nowhere", id="no settings file"),
+        pytest.param(("--scheduler-port", "70000"), "65535", id="no port"),
+    ],
+)
+def test_wrong_use_says_what_was_expected(kvaware: Kvaware, args: tuple[str, ...], expected: str) -> None:
+    result = kvaware("extender", *args)
+    assert result.code == 2
+    assert expected in result.err
+    assert "Traceback" not in result.err
+
+
+def test_an_unknown_setting_is_named(kvaware: Kvaware, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("apiPrt: 1\n")
+    result = kvaware("extender", "--config", str(config), "--cluster-dir", str(EXAMPLE))
+    assert result.code == 2
+    assert "apiPrt" in result.err
+    assert "apiPort" in result.err
+
+
+def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+    """The commonest reason why a second one does not start."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "kvaware_cli", "extender", "--cluster-dir", str(EXAMPLE)]
+        environ = {**os.environ, "KVAWARE_DECISION_LOG": "off", "KVAWARE_API_PORT": "0"}
+        done = subprocess.run(
+            [*command, "--scheduler-port", port], capture_output=True, text=True, timeout=30, check=False, env=environ
+        )
+    assert done.returncode == 1
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("kvaware: error:")]
+    assert port in line
+    assert "Traceback" not in done.stderr
+
+
+def test_the_folder_is_served_and_a_signal_ends_it_in_order() -> None:
+    """What the demo and ``kvaware top`` on a folder rely on; the log is JSON where nobody watches."""
+    with running_extender(EXAMPLE) as extender:
+        names = {node["name"] for node in extender.api.nodes()["items"]}
+        assert {"h100-a1", "mi300x-b6"} <= names
+        extender.process.send_signal(signal.SIGTERM)
+        assert extender.process.wait(10) == 0
+        assert '"event": "stopping"' in extender.log.read_text()
