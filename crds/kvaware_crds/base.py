@@ -5,7 +5,7 @@ is its ``kubectl explain`` text. Bounds stand on the field. What bounds cannot s
 for the API server with its Python twin beside it, so that a folder of YAML is held to what a cluster is held to.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final, Self, TypeVar
 
@@ -50,7 +50,7 @@ def rule(cel: str, message: str) -> Callable[[Callable[[M], bool]], Callable[[M]
 
 
 def immutable(message: str) -> dict[str, Any]:
-    """Schema extras of a required field that never changes: held by the API server alone, which knows the old object."""
+    """Schema extras of a required field that never changes; only the API server, knowing the old object, holds it."""
     return {CEL_RULES: [{"rule": "self == oldSelf", "message": message}]}
 
 
@@ -111,7 +111,7 @@ def read(model: type[M], raw: Any) -> M:
     try:
         return model.model_validate(raw, by_alias=True, by_name=False)
     except ValidationError as error:
-        faults = error.errors(include_url=False, include_context=False)
+        faults = _telling(error.errors(include_url=False))
         told = "; ".join(_fault(fault) for fault in faults[:_SHOWN_ERRORS])
         more = f"; and {len(faults) - _SHOWN_ERRORS} more" if len(faults) > _SHOWN_ERRORS else ""
         raise WireError(f"{_named(model, raw)}: {told}{more}") from error
@@ -125,18 +125,35 @@ def _named(model: type[BaseModel], raw: Any) -> str:
     return f"{model.__name__} {path}".rstrip()
 
 
+def _telling(faults: list[ErrorDetails]) -> list[ErrorDetails]:
+    """Leave out that a list is too short where that is only because one of its items is wrong."""
+    return [
+        fault
+        for fault in faults
+        if fault["type"] != "too_short"
+        or not any(other["loc"][: len(fault["loc"])] == fault["loc"] != other["loc"] for other in faults)
+    ]
+
+
 def _fault(fault: ErrorDetails) -> str:
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in fault["loc"]).lstrip(".")
-    expected = fault["msg"].removeprefix("Value error, ")
+    value, context = fault["input"], fault.get("ctx", {})
     match fault["type"]:
         case "missing":
-            return f"{path}: required, and missing"
+            told = "required, and missing"
         case "extra_forbidden":
-            return f"{path}: unknown field"
+            told = "unknown field"
+        case "too_short":
+            told = f"expected at least {context['min_length']} items, got {len(value)}"
+        case "too_long":
+            told = f"expected at most {context['max_length']} items, got {len(value)}"
         case "value_error":
-            return f"{path}: {expected}" if path else expected
+            told = fault["msg"].removeprefix("Value error, ")
+            if ", got " not in told and (isinstance(value, str) or not isinstance(value, Mapping | Sequence)):
+                told = f"{told}, got {_shown(value)}"
         case _:
-            return f"{path}: {expected}, got {_shown(fault['input'])}"
+            told = f"{fault['msg']}, got {_shown(value)}"
+    return f"{path}: {told}" if path else told
 
 
 def _shown(value: Any) -> str:

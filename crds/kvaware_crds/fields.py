@@ -201,5 +201,5 @@ class UniqueItems:
 
     def _shown(self, identity: Any) -> str:
         if not self.keys:
-            return repr(identity)
+            return repr(str(identity))
         return ", ".join(f"{key} {str(part)!r}" for key, part in zip(self.keys, identity, strict=True))

@@ -98,7 +98,7 @@ class Condition(StatusModel):
     """What the condition is about, such as Accepted, NotEnforced or NamespaceConflict."""
     status: ConditionStatus
     """Whether it is so: True, False or Unknown."""
-    observed_generation: Annotated[Integer, Field(ge=0)] | None = None
+    observed_generation: Annotated[Integer, Field(ge=0, le=2**53 - 1)] | None = None
     """The metadata.generation that the condition was set for; an older one says nothing about the present spec."""
     last_transition_time: AwareDatetime
     """When the status changed last. It does not move while the status stays the same."""

@@ -385,7 +385,6 @@ class InferenceModel(Resource):
     short_names: ClassVar[tuple[str, ...]] = ("im",)
     columns: ClassVar[tuple[PrinterColumn, ...]] = (
         PrinterColumn("Model", "string", ".spec.modelId", "The model that the servers load."),
-        PrinterColumn("Roles", "string", ".spec.roles[*].name", "The first of the model's roles.", wide_only=True),
         PrinterColumn("Policy", "string", ".spec.policy.name", "How a worker is chosen.", wide_only=True),
         PrinterColumn("Scaling", "string", ".spec.scaling.mode", "How replicas follow the load.", wide_only=True),
         ACCEPTED_COLUMN,
