@@ -105,16 +105,23 @@ class StatusModel(ApiModel):
 def read(model: type[M], raw: Any) -> M:
     """Read what came from outside.
 
+    A null counts as left out, as the API server drops it (``labels:`` with nothing behind it).
     Raises: WireError that names the object, and for each of its first faults the field, what was expected and what
     came.
     """
     try:
-        return model.model_validate(raw, by_alias=True, by_name=False)
+        return model.model_validate(_without_nulls(raw), by_alias=True, by_name=False)
     except ValidationError as error:
         faults = _telling(error.errors(include_url=False))
         told = "; ".join(_fault(fault) for fault in faults[:_SHOWN_ERRORS])
         more = f"; and {len(faults) - _SHOWN_ERRORS} more" if len(faults) > _SHOWN_ERRORS else ""
         raise WireError(f"{_named(model, raw)}: {told}{more}") from error
+
+
+def _without_nulls(raw: Any) -> Any:
+    if isinstance(raw, Mapping):
+        return {key: _without_nulls(value) for key, value in raw.items() if value is not None}
+    return [_without_nulls(item) for item in raw] if isinstance(raw, list) else raw
 
 
 def _named(model: type[BaseModel], raw: Any) -> str:

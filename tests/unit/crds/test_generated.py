@@ -52,7 +52,7 @@ def is_bounded(schema: dict[str, Any]) -> bool:
             bounds = schema["x-kubernetes-validations"]
             return {"maxLength", "pattern"} <= schema.keys() and len(bounds) == 2
         case other:
-            return other == "boolean"
+            return bool(other == "boolean")
 
 
 def test_files_are_in_step_with_the_types() -> None:

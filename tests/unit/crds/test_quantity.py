@@ -109,8 +109,21 @@ def test_the_largest_exact_binary_unit_is_written(units: int, written: str) -> N
     assert format_quantity(units) == written
 
 
-SUFFIXES = {"": 1, "n": Decimal("1e-9"), "u": Decimal("1e-6"), "m": Decimal("1e-3"), "k": 10**3, "M": 10**6, "G": 10**9}
-SUFFIXES |= {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "e3": 10**3, "E-2": Decimal("1e-2"), "e+2": 100}
+SUFFIXES: dict[str, Decimal | int] = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "": 1,
+    "k": 10**3,
+    "M": 10**6,
+    "G": 10**9,
+    "Ki": 2**10,
+    "Mi": 2**20,
+    "Gi": 2**30,
+    "e3": 10**3,
+    "E-2": Decimal("1e-2"),
+    "e+2": 100,
+}
 
 
 @given(

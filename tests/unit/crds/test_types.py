@@ -153,6 +153,19 @@ def test_kv_bytes_per_token_follow_from_the_architecture() -> None:
     assert computed.token_bytes() == said.token_bytes() == 327_680
 
 
+def test_null_is_left_out_as_the_api_server_does() -> None:
+    """People leave `labels:` or `weight:` behind with nothing after it."""
+    # given
+    raw = {"metadata": {"name": "q", "labels": None}, "spec": {"tenant": "t", "weight": None, "limits": {"gpus": None}}}
+    # when
+    quota = read(TenantQuota, raw)
+    # then
+    assert quota.metadata.labels == {}
+    assert quota.spec.weight == 1
+    assert quota.spec.limits is not None
+    assert quota.spec.limits.gpus is None
+
+
 def test_spec_takes_yaml_names_only() -> None:
     """The API server would prune a snake_case field, so a folder of YAML must not give it a meaning."""
     # given
@@ -198,7 +211,7 @@ def test_conditions_carry_the_observed_generation() -> None:
 def test_types_are_frozen() -> None:
     quota = read(TenantQuota, _quota())
     with pytest.raises(ValidationError, match="frozen"):
-        quota.spec.weight = 2  # type: ignore[misc]  # that is the point
+        quota.spec.weight = 2
 
 
 def test_refusal_names_object_field_expectation_and_what_came() -> None:
