@@ -38,6 +38,7 @@ __all__ = ["Extender", "run_extender", "running_extender"]
 
 log = structlog.get_logger(__name__)
 
+VERSION: Final = version("kvaware")
 TICK_S: Final = 1.0
 """Intents end after 10 s and figures age in minutes: a second late does not matter."""
 SHUTDOWN_MARGIN_S: Final = 1.0
@@ -143,7 +144,7 @@ class Extender:
             *service_routes(
                 problem=self.problem,
                 metrics=self.metrics,
-                description=lambda: describe(self.routes, version=version("kvaware")),
+                description=lambda: describe(self.routes, version=VERSION),
             ),
         )
 

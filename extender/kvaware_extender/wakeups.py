@@ -3,7 +3,8 @@
 kube-scheduler retries a refused pod when *it* sees a change, which may be before our view has it; refused again, the
 pod then waits for 5 minutes (gpushare-scheduler-extender#187, kubernetes#122019). So kvaware looks again when its own
 view has changed, and where the verdict went from refused to admitted it writes the pod's condition
-``kvaware.io/Placeable``, which brings the pod back at once. It is written only when the verdict changes: a write per look would be a hot loop.
+``kvaware.io/Placeable``, which brings the pod back at once. It is written only when the verdict changes: a write per
+look would be a hot loop.
 """
 
 import asyncio
@@ -165,7 +166,7 @@ class WakeUps:
         seen = self._view.pod(demand.namespace, demand.name)
         if seen is not None and seen.uid == demand.uid:
             demand = self._engine.demand(seen)  # its model or tenant may be what has changed
-        return self._engine.would_admit(demand, pod.offer and list(pod.offer), now_s=self._clock())
+        return self._engine.would_admit(demand, None if pod.offer is None else list(pod.offer), now_s=self._clock())
 
     def _share_offers(self) -> None:
         """Turn the lists of names into sets that all pods with the same offer share."""

@@ -1,0 +1,123 @@
+"""Everything that is not a scheduler verb: one call of each route through a real client."""
+
+import pytest
+
+from kvaware_testing.extender_harness import MemoryCluster, serving
+from kvaware_testing.fake_api import raw_model, raw_node, raw_pod, raw_quota
+
+TERMS = {"total", "compute_wait", "cache_access", "migration", "memory_pressure", "network", "risk", "locality_gain"}
+
+
+@pytest.fixture
+def cluster() -> MemoryCluster:
+    return MemoryCluster(raw_node("n1"), raw_node("n2", gpus=1), raw_model("llama"), raw_quota(gpus=4))
+
+
+async def test_explain_says_where_a_pod_of_a_manifest_would_go(cluster):
+    """A manifest has no UID and no namespace; nothing is reserved."""
+    pod = raw_pod("p", gpus=2)
+    del pod["metadata"]["namespace"]
+    async with serving(cluster) as caller:
+        status, explanation = await caller.post("/v1/pods:explain", pod)
+        assert caller.extender.engine.holder("dry-run") == ()
+    assert status == 200
+    assert (explanation["verdict"], explanation["chosen"]) == ("admitted", "n1")
+    assert explanation["demand"]["namespace"] == "default"
+    first, second = explanation["candidates"]
+    assert first["cost"].keys() == TERMS
+    assert second["refusal"] == "NotEnoughGPUs"
+    assert len(explanation["answers"]) == 6
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        pytest.param(b"{", "InvalidRequest", id="half"),
+        pytest.param({"spec": {}}, "InvalidRequest", id="no metadata"),
+        pytest.param({"metadata": {"name": "p"}, "spec": {"containers": 7}}, "InvalidRequest", id="wrong types"),
+        pytest.param(raw_pod("web", gpus=0), "NotOurs", id="no GPU and no model"),
+    ],
+)
+async def test_explain_of_what_is_no_pod_of_ours_is_a_400(cluster, sent, code):
+    async with serving(cluster) as caller:
+        status, reply = await caller.post("/v1/pods:explain", sent)
+    assert (status, reply["error"]["code"]) == (400, code)
+
+
+async def test_the_explanation_of_a_pending_pod_is_of_now(cluster):
+    pod = cluster.add_pod(raw_pod("p", gpus=9))
+    async with serving(cluster) as caller:
+        await caller.until_seen(pod)
+        status, explanation = await caller.get("/v1/pods/ml/p/explanation")
+    assert status == 200
+    assert (explanation["verdict"], explanation["chosen"]) == ("refused", None)
+    assert explanation["reason"] == "TenantGPULimit"
+
+
+async def test_the_explanation_of_a_placed_pod_is_its_decision_with_the_figures_of_then(cluster):
+    """Figures of now would show the pod's own GPUs as taken and its node as full."""
+    pod = cluster.add_pod(raw_pod("p", gpus=1))
+    async with serving(cluster) as caller:
+        await caller.until_seen(pod)
+        await caller.prioritize(pod, "n1", "n2")
+        assert await caller.bind(pod, "n2") == ""
+        status, explanation = await caller.get("/v1/pods/ml/p/explanation")
+    assert status == 200
+    assert explanation["chosen"] == "n2"
+    assert explanation["runner_up"] == "n1"
+    assert explanation["candidates"][0]["free_gpus"] == 1
+    assert "figures" in explanation["answers"]["Why not the emptiest GPU?"] or explanation["answers"]
+
+
+async def test_an_unknown_pod_is_a_404_with_a_message(cluster):
+    async with serving(cluster) as caller:
+        status, reply = await caller.get("/v1/pods/ml/nobody/explanation")
+    assert (status, reply["error"]["code"]) == (404, "PodNotFound")
+    assert "ml/nobody" in reply["error"]["message"]
+
+
+async def test_nodes_and_tenants_are_wrapped_lists(cluster):
+    cluster.add_pod(raw_pod("p", gpus=2, node="n1"))
+    async with serving(cluster) as caller:
+        _, nodes = await caller.get("/v1/nodes")
+        _, tenants = await caller.get("/v1/tenants")
+    assert [(node["name"], node["pools"][0]["free"]) for node in nodes["items"]] == [("n1", 6), ("n2", 1)]
+    assert [(tenant["tenant"], tenant["used_gpus"], tenant["limit_gpus"]) for tenant in tenants["items"]] == [
+        ("a", 2, 4)
+    ]
+
+
+async def test_probes_answer(cluster):
+    async with serving(cluster) as caller:
+        assert await caller.get("/livez") == (200, "ok\n")
+        assert await caller.get("/readyz") == (200, "ok\n")
+
+
+async def test_unknown_paths_and_wrong_methods_have_the_error_shape(cluster):
+    async with serving(cluster) as caller:
+        assert (await caller.get("/v2"))[0] == 404
+        status, reply = await caller.get("/v1/pods:explain")
+        assert (status, reply["error"]["code"]) == (405, "MethodNotAllowed")
+        status, reply = await caller.post("/scheduler/preempt", {})
+        assert (status, reply["error"]["code"]) == (404, "NotFound")
+        status, reply = await caller.get("/scheduler/filter")
+        assert status == 404, "the verbs are on their own listener alone"
+
+
+async def test_the_description_lists_every_route_of_both_listeners(cluster):
+    async with serving(cluster) as caller:
+        status, description = await caller.get("/openapi.json")
+        extender = caller.extender
+        served = {
+            (route.method, route.resource.canonical)
+            for listener in ("scheduler", "api")
+            for route in extender.app(listener).router.routes()
+            if route.method != "HEAD"
+        }
+    assert status == 200
+    told = {(method.upper(), path) for path, methods in description["paths"].items() for method in methods}
+    assert told == served
+    assert ("POST", "/scheduler/bind") in told
+    assert (
+        description["paths"]["/v1/pods/{namespace}/{name}/explanation"]["get"]["parameters"][0]["name"] == "namespace"
+    )

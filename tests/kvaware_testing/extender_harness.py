@@ -1,0 +1,222 @@
+"""What tests of the extender need: a cluster in memory with switches to break it, and a client of an extender."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from time import monotonic
+from typing import Any
+
+import aiohttp
+
+from kvaware_cluster import DirectorySource, Kind, WatchEvent
+from kvaware_cluster.manifests import Folder, complete
+from kvaware_cluster.source import RawObject
+from kvaware_engine.observations import ObjectKey
+from kvaware_extender import Extender, ExtenderSettings, WakeUpSettings, running_extender
+from kvaware_testing.fake_api import Raw
+from kvaware_testing.store_harness import QUICK, FakeClock, eventually
+
+__all__ = ["Caller", "MemoryCluster", "offer", "quiet_settings", "serving", "shared_node"]
+
+KINDS = {
+    "Node": Kind.NODE,
+    "Pod": Kind.POD,
+    "InferenceModel": Kind.INFERENCE_MODEL,
+    "KVCacheBlockGroup": Kind.KV_CACHE_BLOCK_GROUP,
+    "TenantQuota": Kind.TENANT_QUOTA,
+}
+
+
+class MemoryCluster(DirectorySource):
+    """An API server in memory; every call is noted, and every kind of trouble can be switched on."""
+
+    def __init__(self, *objects: Raw) -> None:
+        kinds: dict[Kind, dict[ObjectKey, RawObject]] = {kind: {} for kind in Kind}
+        for raw in objects:
+            kind = KINDS[raw["kind"]]
+            key, completed = complete(kind, raw)
+            kinds[kind][key] = completed
+        super().__init__(Folder(kinds, {}))
+        self.calls: list[str] = []
+        """Names of the calls that left the extender, ``list`` and ``watch`` left out."""
+        self.conditions: list[tuple[str, str]] = []
+        """Pod and status of every condition written."""
+        self.answer_bind = asyncio.Event()
+        """While clear, a binding is carried out and its answer waits."""
+        self.answer_bind.set()
+        self.carry_out = True
+        """False: a binding that is lost on its way; its answer is an error or waits."""
+        self.bind_error: Exception | None = None
+        """Raised after the binding was carried out (or lost)."""
+        self.read_error: Exception | None = None
+        self.patch_error: Exception | None = None
+        self.deliver = {kind: asyncio.Event() for kind in Kind}
+        """While clear, events of the kind are held back."""
+        for gate in self.deliver.values():
+            gate.set()
+        self.unlistable: dict[Kind, Exception] = {}
+
+    def raw_pod(self, name: str, namespace: str = "ml") -> Raw:
+        """The pod as the cluster has it."""
+        return self._objects[Kind.POD][ObjectKey(namespace, name)]
+
+    def node_of(self, name: str) -> str | None:
+        """Where the pod is bound."""
+        node: str | None = self.raw_pod(name)["spec"].get("nodeName")
+        return node
+
+    async def list_pages(self, kind: Kind) -> AsyncGenerator[Any, None]:
+        if kind in self.unlistable:
+            raise self.unlistable[kind]
+        async for page in super().list_pages(kind):
+            yield page
+
+    async def watch(self, kind: Kind, resource_version: str) -> AsyncGenerator[WatchEvent, None]:
+        async for event in super().watch(kind, resource_version):
+            await self.deliver[kind].wait()
+            yield event
+
+    async def get_pod(self, namespace: str, name: str) -> RawObject | None:
+        self.calls.append("get_pod")
+        if self.read_error is not None:
+            raise self.read_error
+        return await super().get_pod(namespace, name)
+
+    async def bind(self, *, namespace: str, name: str, uid: str, node: str, annotations: Mapping[str, str]) -> None:
+        self.calls.append("bind")
+        if self.carry_out:
+            await super().bind(namespace=namespace, name=name, uid=uid, node=node, annotations=annotations)
+        await self.answer_bind.wait()
+        if self.bind_error is not None:
+            raise self.bind_error
+
+    async def patch_pod_condition(self, *, namespace: str, name: str, uid: str, condition: Mapping[str, Any]) -> None:
+        self.calls.append("patch_pod_condition")
+        if self.patch_error is not None:
+            raise self.patch_error
+        await super().patch_pod_condition(namespace=namespace, name=name, uid=uid, condition=condition)
+        self.conditions.append((name, condition["status"]))
+
+
+def shared_node(name: str = "n1", *, gpus: int = 1, replicas: int = 4) -> Raw:
+    """A node whose GPUs of 80 GB are time-sliced."""
+    offered = str(gpus * replicas)
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {
+            "name": name,
+            "labels": {
+                "nvidia.com/gpu.count": str(gpus),
+                "nvidia.com/gpu.memory": "81920",
+                "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-SHARED",
+                "nvidia.com/gpu.replicas": str(replicas),
+                "nvidia.com/gpu.sharing-strategy": "time-slicing",
+            },
+        },
+        "status": {
+            "capacity": {"nvidia.com/gpu": offered},
+            "allocatable": {"nvidia.com/gpu": offered},
+            "conditions": [{"type": "Ready", "status": "True"}],
+        },
+    }
+
+
+def offer(pod: Raw, nodes: Sequence[str]) -> Raw:
+    """What kube-scheduler posts to filter and prioritize."""
+    return {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
+
+
+def quiet_settings(**changes: Any) -> ExtenderSettings:
+    """Free ports, no log of decisions, quick retries."""
+    given: dict[str, Any] = {
+        "scheduler_port": 0,
+        "api_port": 0,
+        "decision_log": "off",
+        "store": QUICK,
+        "wake_up": WakeUpSettings(debounce_s=0.005),
+        **changes,
+    }
+    return ExtenderSettings(**given)
+
+
+class Caller:
+    """kube-scheduler's and people's side of a running extender, over real HTTP."""
+
+    def __init__(self, extender: Extender, session: aiohttp.ClientSession) -> None:
+        self.extender = extender
+        self._session = session
+        self.scheduler = f"http://127.0.0.1:{extender.scheduler_port}"
+        self.api = f"http://127.0.0.1:{extender.api_port}"
+
+    async def filter(self, pod: Raw, *nodes: str) -> Any:
+        """The reply of filter."""
+        status, reply = await self.post("/scheduler/filter", offer(pod, nodes))
+        assert status == 200, reply
+        return reply
+
+    async def prioritize(self, pod: Raw, *nodes: str) -> dict[str, int]:
+        """Node to score."""
+        status, reply = await self.post("/scheduler/prioritize", offer(pod, nodes))
+        assert status == 200, reply
+        return {entry["Host"]: entry["Score"] for entry in reply}
+
+    async def bind(self, pod: Raw, node: str) -> str:
+        """The error text of bind."""
+        metadata = pod["metadata"]
+        body = {
+            "PodName": metadata["name"],
+            "PodNamespace": metadata["namespace"],
+            "PodUID": metadata["uid"],
+            "Node": node,
+        }
+        status, reply = await self.post("/scheduler/bind", body)
+        assert status == 200, reply
+        assert list(reply) == ["Error"]
+        error: str = reply["Error"]
+        return error
+
+    async def post(self, path: str, body: Any) -> tuple[int, Any]:
+        """Status and decoded reply; bytes are sent as they are."""
+        base = self.scheduler if path.startswith("/scheduler") else self.api
+        sent = {"data": body} if isinstance(body, bytes) else {"json": body}
+        async with self._session.post(base + path, **sent) as answer:
+            return answer.status, await answer.json()
+
+    async def get(self, path: str) -> tuple[int, Any]:
+        """Status and reply, decoded when it is JSON."""
+        async with self._session.get(self.api + path) as answer:
+            if answer.content_type == "application/json":
+                return answer.status, await answer.json()
+            return answer.status, await answer.text()
+
+    async def metric(self, name: str, labels: str = "") -> float | None:
+        """One sample of ``/metrics``; None: there is none."""
+        _, text = await self.get("/metrics")
+        sample = f"{name}{labels} "
+        return next((float(line[len(sample) :]) for line in text.splitlines() if line.startswith(sample)), None)
+
+    def seen(self, pod: Raw) -> bool:
+        """Whether the store has the pod as the cluster has it."""
+        metadata = pod["metadata"]
+        observed = self.extender.store.pod(metadata["namespace"], metadata["name"])
+        return observed is not None and observed.uid == metadata["uid"]
+
+    async def until_seen(self, pod: Raw) -> None:
+        """Wait until the store has the pod."""
+        await eventually(lambda: self.seen(pod))
+
+
+@asynccontextmanager
+async def serving(
+    cluster: Any, *, clock: FakeClock | None = None, synced: bool = True, **settings: Any
+) -> AsyncIterator[Caller]:
+    """An extender at work on this cluster, and a client of it."""
+    async with (
+        running_extender(quiet_settings(**settings), cluster, clock=clock or monotonic) as extender,
+        aiohttp.ClientSession() as session,
+    ):
+        caller = Caller(extender, session)
+        if synced:
+            await eventually(extender.store.synced)
+        yield caller
