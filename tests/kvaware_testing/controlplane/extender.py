@@ -79,9 +79,9 @@ class ExtenderProcess:
             for sample in family.samples
         }
 
-    def metric(self, name: str) -> float:
-        """Return the sum of a sample over its labels; 0 where there is none."""
-        return sum(value for sample, value in self.metrics().items() if sample.partition("{")[0] == name)
+    def metric(self, name: str, **labels: str) -> float:
+        """Return one sample; 0 where there is none."""
+        return self.metrics().get(name + _labels(labels), 0.0)
 
     def _call(self, request: urllib.request.Request) -> bytes:
         try:
