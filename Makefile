@@ -57,7 +57,7 @@ e2e: $(VENV)/.installed ## End-to-end tests only
 	$(BIN)/pytest tests/e2e
 
 bench: $(VENV)/.installed ## Measure hot paths as ratios inside one run; writes build/bench.json
-	@PYTHONPATH=tests $(BIN)/python -m kvaware_testing.bench
+	@PYTHONPATH=tests $(BIN)/python tests/bench/run.py $(PARTS)
 
 controlplane: $(VENV)/.installed ## Build or find the control plane's programs (some 10 minutes, once)
 	@PYTHONPATH=tests $(BIN)/python -m kvaware_testing.controlplane build

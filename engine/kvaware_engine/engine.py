@@ -240,10 +240,10 @@ class Engine:
             self._intend(demand, admitted[0], now_s=now_s)
         return FilterVerdict(admitted=admitted, refused=refused, reason=None, counts=counts)
 
-    def would_admit(self, demand: PodDemand, *, now_s: float) -> Reason | None:
-        """Ask filter's question over all nodes without leaving a trace.
+    def would_admit(self, demand: PodDemand, nodes: Sequence[str] | None = None, *, now_s: float) -> Reason | None:
+        """Ask filter's question over the given (default: all) nodes without leaving a trace.
 
-        Returns: None when some node can take the pod now, else why not (of several reasons the commonest, ties by
+        Returns: None when one of them can take the pod now, else why not (of several reasons the commonest, ties by
             name).
         """
         self._clock(now_s)
@@ -255,7 +255,8 @@ class Engine:
         refusal = pod_refusal(demand, headroom)
         if refusal is not None:
             return refusal
-        codes = self._codes(demand, headroom)[self._fleet.known]
+        where = self._fleet.indexes(nodes) if nodes is not None else self._fleet.known
+        codes = self._codes(demand, headroom)[where]
         if (codes == ADMITTED).any():
             return None
         counts = _count(codes)
@@ -481,24 +482,39 @@ class Engine:
 
     def _flush(self) -> None:
         """Add up dirty rows, then what their pods cost their tenants (that depends on the devices' sizes)."""
-        dirty = list(self._fleet.dirty)
-        if not dirty:
+        if not self._fleet.dirty:
             return
+        dirty = list(self._fleet.dirty)
         if self._fleet.flush():
             self._version += 1
         for name in dirty:
             row = self._fleet.get(name)
-            self._tenants.charge(name, self._charges(row) if row is not None else {})
+            if row is not None:
+                self._charge(row)
 
-    def _charges(self, row: NodeRow) -> dict[str, Charge]:
-        charges = {}
+    def _charge(self, row: NodeRow) -> None:
+        """Charge tenants for what changed on one node; for everything when the size of its devices did."""
+        sizes = self._sizes(row)
+        if sizes != row.charged_sizes:
+            for uid in row.charged:
+                self._tenants.charge(row.name, uid, None)
+            row.charged.clear()
+            row.charged_sizes = sizes
+        for uid in [uid for uid in row.charged if uid not in row.bookings]:
+            del row.charged[uid]
+            self._tenants.charge(row.name, uid, None)
         for uid, bookings in row.bookings.items():
-            gpus = sum(booking.gpus for booking in bookings)
-            hbm = sum(self._charged_bytes(row, booking) for booking in bookings)
-            if bookings:
+            if bookings and row.charged.get(uid) is not bookings:
+                row.charged[uid] = bookings
+                gpus = sum([booking.gpus for booking in bookings])
+                hbm = sum([self._charged_bytes(row, booking) for booking in bookings])
                 intent = bookings[0].kind is BookingKind.INTENT
-                charges[uid] = Charge(bookings[0].pod.namespace, gpus, hbm, intent)
-        return charges
+                self._tenants.charge(row.name, uid, Charge(bookings[0].pod.namespace, gpus, hbm, intent))
+
+    def _sizes(self, row: NodeRow) -> tuple[int, ...]:
+        if row.node is None:
+            return ()
+        return tuple([int(self._fleet.lanes[pool.resource].full_bytes[row.index]) for pool in row.node.pools])
 
     def _charged_bytes(self, row: NodeRow, booking: Booking) -> int:
         """Whole devices at full size, shared ones at the reservation; on a node nobody shows, what the pod reserved."""

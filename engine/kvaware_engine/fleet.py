@@ -126,12 +126,18 @@ class NodeRow:
     use: NodeUse | None = None
     bookings: dict[str, tuple[Booking, ...]] = field(default_factory=dict)
     """Pod UID to what it holds, one booking per resource."""
+    charged: dict[str, tuple[Booking, ...]] = field(default_factory=dict)
+    """What of ``bookings`` the tenants were charged for, with devices of ``charged_sizes``."""
+    charged_sizes: tuple[int, ...] = ()
+    """Full size per pool when they were charged, in bytes."""
 
     def pool(self, resource: str) -> GpuPool | None:
         """The node's devices of one resource."""
-        if self.node is None:
-            return None
-        return next((pool for pool in self.node.pools if pool.resource == resource), None)
+        if self.node is not None:
+            for pool in self.node.pools:
+                if pool.resource == resource:
+                    return pool
+        return None
 
     def booked(self, resource: str, *, intents: bool, but_not_uid: str | None = None) -> list[Booking]:
         """Who holds devices of one resource here."""

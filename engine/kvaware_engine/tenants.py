@@ -94,7 +94,8 @@ class Tenants:
         self._quotas: dict[str, TenantQuotaObservation] = {}
         self._tenants: dict[str, _Tenant] = {}
         self._owner_of: dict[str, str] = {}
-        self._charges: dict[str, dict[str, Charge]] = {}
+        self._charges: dict[tuple[str, str], Charge] = {}
+        """By node and pod UID."""
         self._used: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
         self._intended: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
 
@@ -153,16 +154,17 @@ class Tenants:
                 return tenant
         return None
 
-    def charge(self, node: str, charges: dict[str, Charge]) -> None:
-        """Replace all charges of one node, pod UID to charge."""
-        for charge in self._charges.get(node, {}).values():
-            self._add(charge, -1)
-        for charge in charges.values():
+    def charge(self, node: str, uid: str, charge: Charge | None) -> None:
+        """Set what one pod on one node costs its tenant; None: nothing any more."""
+        key = (node, uid)
+        before = self._charges.get(key)
+        if before is not None:
+            self._add(before, -1)
+        if charge is not None:
             self._add(charge, 1)
-        if charges:
-            self._charges[node] = charges
-        else:
-            self._charges.pop(node, None)
+            self._charges[key] = charge
+        elif before is not None:
+            del self._charges[key]
 
     def _add(self, charge: Charge, sign: int) -> None:
         table = self._intended if charge.intent else self._used

@@ -1,0 +1,30 @@
+"""Measure everything, as ratios inside one run: these machines are noisy, their ratios are not.
+
+``python tests/bench/run.py [verbs|decisions|scheduler ...]``; without arguments, all.
+"""
+
+import sys
+from pathlib import Path
+
+from decisions import measure_decisions
+from report import print_rows, write_rows
+from scheduler import measure_scheduler
+from verbs import measure_verbs
+
+PARTS = {"decisions": measure_decisions, "verbs": measure_verbs, "scheduler": measure_scheduler}
+
+
+def main(chosen: list[str]) -> int:
+    """Measure, print, write. Returns: 1 when a target was missed."""
+    unknown = set(chosen) - set(PARTS)
+    if unknown:
+        print(f"expected some of {', '.join(PARTS)}, got {', '.join(sorted(unknown))}", file=sys.stderr)
+        return 2
+    rows = [row for name in chosen or PARTS for row in PARTS[name]()]
+    write_rows(rows, Path("build/bench.json"))
+    print_rows(rows)
+    return 0 if all(row.ok for row in rows) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
