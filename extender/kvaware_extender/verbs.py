@@ -12,7 +12,7 @@ from kvaware_extender.freshness import Freshness
 from kvaware_extender.memory import Decided, Memory
 from kvaware_extender.metrics import Metrics, Verb
 from kvaware_extender.ours import may_be_ours
-from kvaware_extender.records import Chosen, Refused
+from kvaware_extender.records import Chosen, Refused, leading
 from kvaware_extender.repeats import Repeats
 from kvaware_extender.wakeups import WakeUps
 from kvaware_extender.wire import OfferedPod, parse_offer, render_all_admitted, render_filter, render_priorities
@@ -88,8 +88,18 @@ class Verbs:
         decision = self._engine.choose_node(demand, offer.names, now_s=self._clock())
         at = datetime.now(UTC)
         # 5,000 names per pod are no part of what is worth remembering.
-        self._memory.decided(Decided(decision=replace(decision, nodes=[], scores=[]), at=at))
-        self._decisions.put(Chosen(at=at, decision=decision, queue_length=len(self._wakeups), trace_id=trace_id))
+        kept = replace(decision, nodes=[], scores=[])
+        self._memory.decided(Decided(decision=kept, at=at))
+        self._decisions.put(
+            Chosen(
+                at=at,
+                decision=kept,
+                candidates=leading(decision),
+                offered=len(offer.names),
+                queue_length=len(self._wakeups),
+                trace_id=trace_id,
+            )
+        )
         return render_priorities(offer.names, decision.scores)
 
     def _demand(self, pod: dict[str, Any]) -> PodDemand | None:
