@@ -3,7 +3,7 @@
 from rich.console import Console
 
 from kvaware_cli.client import ApiClient
-from kvaware_cli.output import console, gib, plural, print_table, table, used_of
+from kvaware_cli.output import console, gib, gib_pair, plural, print_facts, print_table, table, used_of
 from kvaware_cli.wire import Node, NodeList, Pool, Tenant, TenantList, read
 
 __all__ = ["print_nodes", "print_tenants", "top_nodes", "top_tenants"]
@@ -24,24 +24,26 @@ def print_nodes(out: Console, nodes: tuple[Node, ...]) -> None:
     if not nodes:
         out.print("no nodes in the extender's view")
         return
-    columns = ("NODE", "GPUS", "MODE", "FREE", "GIB/GPU", "GIB FREE", "RESERVED", "FOREIGN")
-    made = table(*columns, right=frozenset(columns[3:]))
+    columns = ("NODE", "GPUS", "MODE", "FREE", "HBM FREE", "RESERVED", "FOREIGN")
+    made = table(*columns, right=frozenset(columns[3:]), wrap=frozenset({"GPUS"}))
     ordered = sorted(nodes, key=lambda n: n.name)
     for node in ordered:
         for pool in node.pools or (None,):
             made.add_row(*_node_row(node, pool), style="" if node.ready else "dim")
     print_table(out, made)
     out.print()
-    out.print("FREE: GPUs of those that the kubelet offers. GIB FREE: what one more pod is sure to get on a GPU.")
-    out.print("RESERVED, FOREIGN: GiB over all GPUs of the line; FOREIGN has no reservation, ? is no exporter.")
-    for node in ordered:
-        for note in _notes(node):
-            out.print(f"{node.name}: {note}")
+    legend = [
+        ("FREE", "GPUs that nothing holds, of those that the kubelet offers"),
+        ("HBM FREE", "GiB that one more pod is sure to get on a GPU, of the GPU's size"),
+        ("RESERVED", "GiB over all GPUs of the line that pods hold"),
+        ("FOREIGN", "GiB over all GPUs of the line in use without a reservation; ? without an exporter"),
+    ]
+    print_facts(out, [*legend, *((node.name, note) for node in ordered for note in _notes(node))])
 
 
 def _node_row(node: Node, pool: Pool | None) -> tuple[str, ...]:
     if pool is None:
-        return (node.name, "none", "", "", "", "", "", "")
+        return (node.name, "none", "", "", "", "", "")
     capacities = [gpu.capacity_bytes for gpu in pool.gpus if gpu.capacity_bytes is not None]
     foreign = [gpu.foreign_bytes for gpu in pool.gpus if gpu.foreign_bytes is not None]
     mode = f"{pool.gpu_class} x{pool.replicas}" if pool.replicas > 1 else pool.gpu_class
@@ -50,8 +52,7 @@ def _node_row(node: Node, pool: Pool | None) -> tuple[str, ...]:
         f"{pool.devices} {_device_name(pool)}",
         mode,
         used_of(str(pool.free), str(pool.allocatable)),
-        gib(min(capacities)) if capacities else "?",
-        gib(pool.hbm_free_bytes),
+        gib_pair(pool.hbm_free_bytes, min(capacities, default=None)),
         gib(sum(gpu.reserved_bytes for gpu in pool.gpus)),
         gib(sum(foreign)) if foreign else "?",
     )

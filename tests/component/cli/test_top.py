@@ -12,9 +12,9 @@ def test_nodes_show_headroom_and_what_keeps_pods_off(kvaware: Kvaware, server: F
     # when
     result = kvaware("top", server=server)
     # then
-    lines = {line.split()[0]: line for line in result.out.splitlines() if line}
+    lines = {line.split()[0]: line for line in reversed(result.out.splitlines()) if line}
     assert "560.0" in lines["busy"]  # 8 GPUs x 70 GiB
-    assert "down: not Ready" in result.out.splitlines()
+    assert "down       not Ready" in result.out.splitlines()
     assert "none" in lines["cpu-only"]
     assert max(map(len, result.out.splitlines())) <= 100
 
