@@ -21,7 +21,7 @@ from kvaware_extender.doubts import Doubt, Doubts
 from kvaware_extender.freshness import Freshness
 from kvaware_extender.locks import KeyedLocks
 from kvaware_extender.memory import Memory
-from kvaware_extender.metrics import BindResult, Metrics
+from kvaware_extender.metrics import BindResult, Metrics, Verb
 from kvaware_extender.records import Bound
 from kvaware_extender.tasks import Tasks
 from kvaware_extender.view import View
@@ -131,6 +131,7 @@ class Binder:
             # The first binding may still take effect: a second one elsewhere could double the booking.
             return Outcome(BindResult.IN_DOUBT, DOUBT_ELSEWHERE)
         if pod.demand is None:
+            self._metrics.not_ours[Verb.BIND].inc()
             return await self._write(args, {})
         return await self._reserve_and_write(args, pod.demand)
 

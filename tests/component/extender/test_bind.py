@@ -40,6 +40,7 @@ async def test_a_pod_that_is_not_ours_is_bound_without_a_reservation_and_without
     async with serving(cluster) as caller:
         await caller.filter(pod, "n1")
         assert await caller.bind(pod, "n1") == ""
+        assert await caller.metric("kvaware_not_ours_total", '{verb="bind"}') == 1
     assert cluster.node_of("web") == "n1"
     assert RESERVATION not in (cluster.raw_pod("web")["metadata"].get("annotations") or {})
     assert cluster.calls == ["bind"]
