@@ -22,6 +22,7 @@ from kvaware_cli.wire import Explanation, NodeList, Tenant, TenantList, read
 __all__ = ["run_demo"]
 
 EXPORTERS_S: Final = 10.0  # they are scraped every second here
+MOST_NODES: Final = 40
 
 
 def run_demo(*, cluster: Path | None, pods: Path | None, plain: bool) -> None:
@@ -62,13 +63,19 @@ def _headline(out: Console, scene: Scene, extender: Extender, cluster: Path) -> 
     counts = Counter(o["kind"] for o in scene.objects)
     parts = [plural(counts["Node"], "node"), plural(counts["Pod"], "pod"), plural(counts["InferenceModel"], "model")]
     parts += [plural(counts["KVCacheBlockGroup"], "KV block group"), plural(counts["TenantQuota"], "tenant quota")]
-    print_facts(out, [
+    facts = [
         ("cluster", f"{_shown(cluster)}: {', '.join(parts)}"),
         ("extender", f"{extender.api_url}, asked as kube-scheduler asks: filter, prioritize, bind"),
         ("costs", "milliseconds of delay to the pod and to those around it; the least wins"),
         ("KV, WEIGHTS", "where the model's KV block groups and weights lie: on the node, near (rack, clique), far"),
-    ], indent=13)  # fmt: skip
+    ]
+    if scene.left_out:
+        facts.append(("left out", f"{plural(scene.left_out, 'pending pod')} without GPUs and without a model"))
+    print_facts(out, facts, indent=13)
     _rule(out, "before")
+    if len(scene.nodes) > MOST_NODES:
+        out.print(f"{len(scene.nodes)} nodes are too many to show here: see kvaware top.")
+        return
     print_nodes(out, read(NodeList, extender.api.nodes()).items)
 
 

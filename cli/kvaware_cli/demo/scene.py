@@ -14,7 +14,9 @@ import yaml
 
 from kvaware_cli.errors import InputError
 from kvaware_cli.manifests import documents_in, pod_of
-from kvaware_cluster import DirectorySource
+from kvaware_cluster import DirectorySource, parse_pod
+from kvaware_crds.errors import WireError
+from kvaware_engine import EngineSettings
 
 __all__ = ["Scene", "examples", "read_scene"]
 
@@ -29,6 +31,8 @@ class Scene:
     """Without the pods to place."""
     nodes: tuple[dict[str, Any], ...]
     pending: tuple[dict[str, Any], ...]
+    left_out: int
+    """Pods to place that ask for no GPU and name no model: kvaware has no say in where they go."""
     exporter_texts: Path | None
     """The folder with the DCGM exporters' texts; None: there is none."""
 
@@ -73,15 +77,29 @@ def read_scene(cluster: Path, pods: Path | None) -> Scene:
         for pod in pending:
             if _identity(pod) in taken:
                 raise InputError(f"pod {'/'.join(_identity(pod)[1:])} is in {str(cluster)!r} and in {str(pods)!r}")
-    if not pending:
-        raise InputError(f"expected {where}, found none")
+    ours = tuple(_as_ours(pod) for pod in pending if _concerns_gpus(pod))
+    if not ours:
+        raise InputError(f"expected {where} that ask for GPUs or name a model, found none among {len(pending)}")
     texts = cluster / "dcgm"
     return Scene(
         objects=tuple(objects),
         nodes=nodes,
-        pending=tuple(pending),
+        pending=ours,
+        left_out=len(pending) - len(ours),
         exporter_texts=texts if texts.is_dir() else None,
     )
+
+
+def _concerns_gpus(pod: dict[str, Any]) -> bool:
+    try:
+        return parse_pod(pod) is not None
+    except WireError as e:
+        raise InputError(f"pod {'/'.join(_identity(pod)[1:])}: {e}") from e
+
+
+def _as_ours(pod: dict[str, Any]) -> dict[str, Any]:
+    """Placed as if it named our scheduler: people try their YAML before they change it."""
+    return {**pod, "spec": {**pod["spec"], "schedulerName": EngineSettings().scheduler_name}}
 
 
 def _complete(document: dict[str, Any], cluster: Path) -> dict[str, Any]:

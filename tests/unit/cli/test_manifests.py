@@ -10,7 +10,11 @@ from kvaware_cli.errors import InputError
 from kvaware_cli.manifests import documents_in, pod_of, read_documents
 
 NODE = "{apiVersion: v1, kind: Node, metadata: {name: n1}}"
-PENDING = "{apiVersion: v1, kind: Pod, metadata: {name: waiting}, spec: {containers: []}}"
+PENDING = (
+    "{apiVersion: v1, kind: Pod, metadata: {name: waiting}, "
+    "spec: {containers: [{name: c, resources: {limits: {nvidia.com/gpu: 1}}}]}}"
+)
+WEB = "{apiVersion: v1, kind: Pod, metadata: {name: web}, spec: {containers: [{name: c}]}}"
 BOUND = "{apiVersion: v1, kind: Pod, metadata: {name: bound}, spec: {nodeName: n1, containers: []}}"
 
 
@@ -42,6 +46,14 @@ def test_pods_to_place_are_the_pending_ones(tmp_path: Path) -> None:
     assert len(scene.objects) == 2
 
 
+def test_pods_without_gpus_are_left_out_and_the_others_placed_as_if_they_named_our_scheduler(tmp_path: Path) -> None:
+    """People try the demo on what they have: web servers pending beside pods of the default scheduler."""
+    scene = read_scene(write(tmp_path / "c", all=f"{NODE}\n---\n{PENDING}\n---\n{WEB}"), None)
+    assert [pod["metadata"]["name"] for pod in scene.pending] == ["waiting"]
+    assert scene.pending[0]["spec"]["schedulerName"] == "kvaware-scheduler"
+    assert scene.left_out == 1
+
+
 def test_pods_of_another_folder_join_the_cluster(tmp_path: Path) -> None:
     cluster = write(tmp_path / "c", all=f"{NODE}\n---\n{BOUND}")
     scene = read_scene(cluster, write(tmp_path / "p", pod=PENDING))
@@ -58,6 +70,7 @@ def test_pods_of_another_folder_join_the_cluster(tmp_path: Path) -> None:
         pytest.param("", "expected objects of kind Node", id="nothing"),
         pytest.param(PENDING, "expected objects of kind Node", id="no nodes"),
         pytest.param(NODE, "expected pods without spec.nodeName", id="nothing to place"),
+        pytest.param(f"{NODE}\n---\n{WEB}", "that ask for GPUs or name a model, found none among 1", id="no GPUs"),
         pytest.param("{kind: Node, metadata: {}}", "expected metadata.name in every object", id="no name"),
     ],
 )
