@@ -37,7 +37,8 @@ class Sandbox:
         """Remove it all. The namespace's own end takes some 10 s more and is not waited for."""
         kubectl = self.control_plane.kubectl
         kubectl("delete", "namespace", self.namespace, "--wait=false", "--ignore-not-found")
-        kubectl("delete", "pods", "--all", "-n", self.namespace, "--force", "--grace-period=0", check=False)
+        # One call for all pods, which kubectl would delete one after another.
+        kubectl("delete", "--raw", f"/api/v1/namespaces/{self.namespace}/pods?gracePeriodSeconds=0", check=False)
         owned = ["-l", f"{OWNER_LABEL}={self.namespace}", "--wait=false"]
         kubectl("delete", _CLUSTER_SCOPED, *owned)
         kubectl("delete", "tenantquotas.kvaware.io", *owned, check=False)  # the kind is not there before its CRD
@@ -160,9 +161,10 @@ class Sandbox:
 
     def wait_bound(self, name: str, *, timeout_s: float = 20.0) -> str:
         """Wait until a pod is bound; return its node."""
-        node = eventually(lambda: self.node_of(name), timeout_s, f"pod {name} is bound; {self.events(name)}")
-        assert node is not None
-        return node
+        try:
+            return eventually(lambda: self.node_of(name), timeout_s, f"pod {name} is bound") or ""
+        except AssertionError as error:
+            raise AssertionError(f"{error}; its events: {self.events(name)}") from error
 
     def wait_refused(self, name: str, text: str, *, timeout_s: float = 20.0) -> None:
         """Wait until the pod's PodScheduled condition is False with a message that holds the text."""
