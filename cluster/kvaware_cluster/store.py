@@ -115,12 +115,25 @@ class Store:
         }
 
     async def run(self) -> None:
-        """Keep the view until cancelled. Nothing that the cluster does ends it."""
-        async with asyncio.TaskGroup() as group:
-            for kind, reflector in self._reflectors.items():
-                group.create_task(reflector.run(), name=f"watch-{kind}")
-            if self._dcgm_enabled:
-                group.create_task(self._scraper.run(), name="dcgm-scrape")
+        """Keep the view until cancelled. Nothing that the cluster does ends it.
+
+        Raises: RuntimeError when a watch ended for another reason, its cancellation included: the view would silently
+            grow old, so the process should exit. (A TaskGroup would take a cancelled child for a finished one.)
+        """
+        tasks: list[asyncio.Task[Any]] = [
+            asyncio.create_task(reflector.run(), name=f"watch-{kind}") for kind, reflector in self._reflectors.items()
+        ]
+        if self._dcgm_enabled:
+            tasks.append(asyncio.create_task(self._scraper.run(), name="dcgm-scrape"))
+        try:
+            ended, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            first = ended.pop()
+            cause = None if first.cancelled() else first.exception()
+            raise RuntimeError(f"{first.get_name()} ended by itself") from cause
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     def subscribe(self, listener: Listener) -> None:
         """Tell a listener of every change from now on; subscribe before ``run`` to hear of everything."""

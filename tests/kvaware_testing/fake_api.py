@@ -54,7 +54,7 @@ class FakeApi:
     def __init__(self) -> None:
         self.objects: dict[str, dict[Key, Raw]] = {kind: {} for kind in PATHS}
         self.requests: list[tuple[str, str, dict[str, str], dict[str, str]]] = []
-        """Method, path, query, headers of every request."""
+        """Method, path, query, headers (names in lower case) of every request."""
         self.hidden: set[str] = set()
         """Kinds that are not served: 404."""
         self.forbidden: set[str] = set()
@@ -197,7 +197,8 @@ class FakeApi:
         return read
 
     def _note(self, request: web.Request) -> None:
-        self.requests.append((request.method, request.path, dict(request.query), dict(request.headers)))
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        self.requests.append((request.method, request.path, dict(request.query), headers))
 
     def _refusal(self, kind: str) -> web.Response | None:
         if kind in self.hidden:

@@ -2,8 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from kubernetes.aio.client.configuration import Configuration
@@ -12,7 +12,7 @@ from kvaware_cluster import Change, DcgmSettings, Kind, KubernetesSettings, Kube
 from kvaware_engine.observations import NodeUse, ObjectKey
 from kvaware_testing.fake_api import FakeApi
 
-__all__ = ["QUICK", "FakeClock", "Recorder", "connected", "eventually", "running"]
+__all__ = ["QUICK", "FakeClock", "Recorder", "connected", "drain", "eventually", "running"]
 
 
 class FakeClock:
@@ -68,8 +68,15 @@ class Recorder:
 async def eventually(holds: Callable[[], bool]) -> None:
     """Wait for a state of the fake server or of an age, which nobody announces."""
     async with asyncio.timeout(10):
-        while not holds():
+        while not holds():  # noqa: ASYNC110  # see above
             await asyncio.sleep(0.002)
+
+
+async def drain(events: AsyncGenerator[Any, None]) -> None:
+    """Take all of a stream until it ends or raises."""
+    async with aclosing(events):
+        async for _ in events:
+            pass
 
 
 @asynccontextmanager
@@ -94,9 +101,8 @@ QUICK = StoreSettings(
 
 @asynccontextmanager
 async def connected(api: FakeApi, **settings: Any) -> AsyncIterator[KubernetesSource]:
-    source = KubernetesSource(
-        Configuration(host=api.url), settings=KubernetesSettings(**settings), rng=random.Random(1)
-    )
+    rng = random.Random(1)  # noqa: S311  # jitter
+    source = KubernetesSource(Configuration(host=api.url), settings=KubernetesSettings(**settings), rng=rng)
     try:
         yield source
     finally:

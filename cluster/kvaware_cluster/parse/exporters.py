@@ -17,12 +17,18 @@ def exporter_of(raw: dict[str, Any], settings: DcgmSettings) -> ExporterTarget |
     """
     metadata = metadata_of(raw, "pod")
     labels = mapping(metadata, "labels", "pod.metadata")
-    if not any(all(labels.get(key) == value for key, value in wanted) for wanted in settings.selectors):
+    for wanted in settings.selectors:  # plain loops: every pod of the cluster comes through here
+        for key, value in wanted:
+            if labels.get(key) != value:
+                break
+        else:
+            break
+    else:
         return None
     status = mapping(raw, "status", "pod")
     node = string(mapping(raw, "spec", "pod"), "nodeName", "pod.spec")
     address = string(status, "podIP", "pod.status")
-    if not node or not address or status.get("phase") in {"Succeeded", "Failed"}:
+    if not node or not address or string(status, "phase", "pod.status") in {"Succeeded", "Failed"}:
         return None
     host = f"[{address}]" if ":" in address else address
     return ExporterTarget(
