@@ -10,6 +10,7 @@ import pytest
 
 from kvaware_crds import render_crds
 from kvaware_testing.controlplane import (
+    Binaries,
     BuildFailedError,
     ControlPlane,
     Process,
@@ -23,6 +24,10 @@ REQUIRED_BY = "KVAWARE_REQUIRE_E2E"
 """Set to 1 (as ``.ci/run`` does) a missing control plane fails the run instead of skipping it."""
 
 
+_PROGRAMS: pytest.StashKey[Binaries | UnavailableError | BuildFailedError] = pytest.StashKey()
+"""Looked for once in a run, the failure included: a broken build is not tried again for every test."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     here = Path(__file__).parent
     for item in items:
@@ -30,23 +35,38 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.e2e)
 
 
-@pytest.fixture(scope="session")
-def control_plane(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
-    """A real control plane with kvaware's CRDs; its logs stay in pytest's temporary folder."""
-    capture = request.config.pluginmanager.getplugin("capturemanager")
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Have the programs before the first test.
+
+    Not in a fixture: pytest reports a fixture's skip once for each test, and this one should be a single line.
+    """
+    if _PROGRAMS not in item.config.stash:
+        item.config.stash[_PROGRAMS] = _programs(item.config)
+    match item.config.stash[_PROGRAMS]:
+        case UnavailableError() as error if os.environ.get(REQUIRED_BY) != "1":
+            pytest.skip(str(error))
+        case UnavailableError() | BuildFailedError() as error:
+            pytest.fail(str(error), pytrace=False)
+
+
+def _programs(config: pytest.Config) -> Binaries | UnavailableError | BuildFailedError:
+    capture = config.pluginmanager.getplugin("capturemanager")
 
     def report(line: str) -> None:
         with capture.global_and_fixture_disabled():
             print(f"\n{line}", flush=True)
 
     try:
-        binaries = obtain(report=report)
-    except UnavailableError as error:
-        if os.environ.get(REQUIRED_BY) == "1":
-            pytest.fail(f"{error} ({REQUIRED_BY} is set)", pytrace=False)
-        pytest.skip(str(error))
-    except BuildFailedError as error:
-        pytest.fail(str(error), pytrace=False)
+        return obtain(report=report)
+    except (UnavailableError, BuildFailedError) as error:
+        return error
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
+    """A real control plane with kvaware's CRDs; its logs stay in pytest's temporary folder."""
+    binaries = request.config.stash[_PROGRAMS]
+    assert isinstance(binaries, Binaries)
     with ControlPlane(tmp_path_factory.mktemp("control-plane"), binaries) as running:
         running.apply_text("---\n".join(render_crds().values()))
         running.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
