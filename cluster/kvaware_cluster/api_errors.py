@@ -42,13 +42,22 @@ def error_from_status(status: Mapping[str, Any], *, what: str, retry_after: str 
         return GoneError(message, status=410, reason=reason)
     if code == 404:
         return NotFoundError(message, status=code, reason=reason)
-    if code == 409:
+    if code == 409 or _names_another_uid(status):
         return ConflictError(message, status=code, reason=reason)
     wait_s = _seconds(retry_after, status)
     if code == 429 or (code == 503 and wait_s is not None):
         wait_s = DEFAULT_RETRY_AFTER_S if wait_s is None else wait_s
         return ThrottledError(message, status=code, reason=reason, retry_after_s=wait_s)
     return ClusterApiError(message, status=code, reason=reason)
+
+
+def _names_another_uid(status: Mapping[str, Any]) -> bool:
+    """A patch that carries another UID is answered 422, since a UID cannot be changed (seen on 1.37.2)."""
+    details = status.get("details")
+    causes = details.get("causes") if type(details) is dict else None
+    return type(causes) is list and any(
+        type(cause) is dict and cause.get("field") == "metadata.uid" for cause in causes
+    )
 
 
 def _seconds(header: str | None, status: Mapping[str, Any]) -> float | None:

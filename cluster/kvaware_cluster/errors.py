@@ -5,7 +5,7 @@
     UpstreamError            no answer, or a broken one: whether a write happened is in doubt
     ├── ClusterApiError      the API server answered with an error: .status .reason (a 5xx to a write: in doubt too)
     │   ├── NotFoundError    404: the object, or the whole kind, is not there
-    │   ├── ConflictError    409: read again (bound already, another UID, being deleted)
+    │   ├── ConflictError    409, or 422 about the UID: read again (bound, another UID, being deleted)
     │   ├── GoneError        410: the version is too old, list again
     │   └── ThrottledError   429, or 503 with Retry-After: .retry_after_s
     └── WorkerError          a scrape or event stream broke
@@ -38,7 +38,7 @@ class NotFoundError(ClusterApiError):
 
 
 class ConflictError(ClusterApiError):
-    """409: what was to be changed is not as expected; read it again."""
+    """What was to be changed is not as expected; read it again."""
 
 
 class GoneError(ClusterApiError):

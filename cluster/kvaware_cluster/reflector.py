@@ -6,6 +6,8 @@
       ▲          │ 410 (answer or ERROR event)            │ cut, time-out, 5xx: wait, watch again from that version
       └──────────┴──── 404, 403: unknown; wait; list ◀────┘
     anything unforeseen: log it, wait, list. Cancellation is the only end.
+A kind whose removals are held (``hold_removals_s``) takes none from a watch: it is listed once the hold has passed, and
+what is missing then is removed.
 """
 
 import asyncio
@@ -45,6 +47,7 @@ class Reflector:
         clock: Callable[[], float],
         rng: random.Random,
         listed: Callable[[float], None],
+        hold_removals_s: float | None = None,
     ) -> None:
         self._kind = kind
         self._source = source
@@ -52,6 +55,8 @@ class Reflector:
         self._settings = settings
         self._clock = clock
         self._listed = listed
+        self._hold_removals_s = hold_removals_s
+        self._list_at_s: float | None = None
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_max_s, rng)
         self._fresh_at_s: float | None = None
         self._complete = False
@@ -98,6 +103,7 @@ class Reflector:
                 await asyncio.sleep(wait_s)
 
     async def _list(self) -> None:
+        await self._hold()
         began_at_s = self._clock()
         version = ""
         for table in self._tables:
@@ -121,17 +127,26 @@ class Reflector:
         """Follow one watch to its clean end. Returns: seconds to wait before the next one."""
         opened_at_s = asyncio.get_running_loop().time()
         events = 0
-        async with aclosing(self._source.watch(self._kind, version)) as stream:
-            async for event in stream:
-                if event.type is not EventType.BOOKMARK:
-                    self._take(event.type, event.object)
-                self.resource_version = _version_of(event.object) or self.resource_version
-                self._fresh_at_s = self._clock()
-                if events == 1:  # the first event only says that the stream is open
-                    self._recovered()
-                events += 1
-                if events % YIELD_EVERY == 0:
-                    await asyncio.sleep(0)
+        try:
+            async with asyncio.timeout(None) as held, aclosing(self._source.watch(self._kind, version)) as stream:
+                async for event in stream:
+                    if event.type is EventType.DELETED and self._hold_removals_s is not None:
+                        self._list_at_s = self._list_at_s or asyncio.get_running_loop().time() + self._hold_removals_s
+                        held.reschedule(self._list_at_s)
+                    elif event.type is not EventType.BOOKMARK:
+                        self._take(event.type, event.object)
+                    self.resource_version = _version_of(event.object) or self.resource_version
+                    self._fresh_at_s = self._clock()
+                    if events == 1:  # the first event only says that the stream is open
+                        self._recovered()
+                    events += 1
+                    if events % YIELD_EVERY == 0:
+                        await asyncio.sleep(0)
+        except TimeoutError:  # ours: a source has none of its own, it raises UpstreamError
+            return 0.0
+        finally:
+            if self._list_at_s is not None:
+                self.resource_version = None
         self._fresh_at_s = self._clock()
         if events > 1 or asyncio.get_running_loop().time() - opened_at_s >= self._settings.watch_min_s:
             self._recovered()
@@ -158,6 +173,12 @@ class Reflector:
                 table.remove(key, raw["metadata"].get("uid"))
             else:
                 table.put(key, raw)
+
+    async def _hold(self) -> None:
+        """Wait until a held removal may be looked at, also where the watch broke before."""
+        if self._list_at_s is not None:
+            await asyncio.sleep(self._list_at_s - asyncio.get_running_loop().time())
+            self._list_at_s = None
 
     def _unknown(self) -> None:
         """The kind cannot be listed: what is held of it stays, and nobody may rely on it."""

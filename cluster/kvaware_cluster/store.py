@@ -110,6 +110,7 @@ class Store:
                 clock=clock,
                 rng=rng,
                 listed=partial(self._tell_listed, kind),
+                hold_removals_s=settings.quota_removal_hold_s if kind is Kind.TENANT_QUOTA else None,
             )
             for kind, table in self._tables.items()
         }

@@ -329,6 +329,9 @@ class FakeApi:
         if pod is None:
             return None, _status(404, "NotFound", "pods not found")
         if uid is not None and uid != pod["metadata"]["uid"]:
+            if request.method == "PATCH":
+                causes = [{"reason": "FieldValueInvalid", "message": "field is immutable", "field": "metadata.uid"}]
+                return None, _status(422, "Invalid", "metadata.uid: field is immutable", details={"causes": causes})
             return None, _status(409, "Conflict", "Precondition failed: UID in precondition")
         return pod, None
 
@@ -337,7 +340,7 @@ async def _send(response: web.StreamResponse, type_: str, raw: Raw) -> None:
     await response.write(orjson.dumps({"type": type_, "object": raw}) + b"\n")
 
 
-def _status(code: int, reason: str, message: str, *, success: bool = False) -> web.Response:
+def _status(code: int, reason: str, message: str, *, success: bool = False, details: Raw | None = None) -> web.Response:
     body = {
         "kind": "Status",
         "apiVersion": "v1",
@@ -346,6 +349,7 @@ def _status(code: int, reason: str, message: str, *, success: bool = False) -> w
         "message": message,
         "reason": reason,
         "code": code,
+        "details": details or {},
     }
     return web.json_response(body, status=code)
 

@@ -95,6 +95,7 @@ QUICK = StoreSettings(
     backoff_max_s=0.02,
     retry_after_max_s=0.05,
     watch_min_s=0.02,
+    quota_removal_hold_s=0.05,
     dcgm=DcgmSettings(enabled=False),
 )
 

@@ -1,6 +1,7 @@
 """What the cluster can do to a store, and what the store holds afterwards."""
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -193,6 +194,43 @@ async def test_a_kind_that_disappears_is_unknown_and_keeps_what_was_seen(api, so
         api.hidden.clear()
         await recorder.until(lambda: recorder.names(Kind.TENANT_QUOTA) == {"team-b"})
         await eventually(lambda: store.ages()[Kind.TENANT_QUOTA] is not None)
+
+
+async def test_quotas_outlive_their_crds_deletion(api, source, make_store, recorder):
+    """nolar/kopf#1094: deleting a CRD deletes its quotas first; the kind is gone a second later."""
+    settings = replace(QUICK, quota_removal_hold_s=0.2)
+    await api.put("tenantquota", raw_quota(gpus=0))
+    store = make_store(source, settings)
+    async with running(store):
+        await recorder.until(store.synced)
+        await eventually(lambda: api.watching("tenantquota") == 1)
+        await api.delete("tenantquota", "", "team-a")
+        await asyncio.sleep(0.05)
+        api.hidden.add("tenantquota")
+        await api.end_watches("tenantquota")
+        await eventually(lambda: store.ages()[Kind.TENANT_QUOTA] is None)
+        assert recorder.names(Kind.TENANT_QUOTA) == {"team-a"}
+        api.hidden.clear()
+        await recorder.until(lambda: recorder.names(Kind.TENANT_QUOTA) == set())
+
+
+@pytest.mark.parametrize("broken", [False, True])
+async def test_a_deleted_quota_ends_after_its_hold_whatever_the_watch_does(
+    api, source, make_store, recorder, *, broken: bool
+):
+    for name in ("team-a", "team-b"):
+        await api.put("tenantquota", raw_quota(name, gpus=0))
+    store = make_store(source)
+    async with running(store):
+        await recorder.until(store.synced)
+        await eventually(lambda: api.watching("tenantquota") == 1)
+        await api.delete("tenantquota", "", "team-a")
+        await api.put("tenantquota", raw_quota("team-b", gpus=3))
+        await recorder.until(lambda: store.objects(Kind.TENANT_QUOTA)[ObjectKey("", "team-b")].limits.gpus == 3)
+        assert "team-a" in recorder.names(Kind.TENANT_QUOTA)
+        if broken:
+            api.cut("tenantquota")
+        await recorder.until(lambda: recorder.names(Kind.TENANT_QUOTA) == {"team-b"})
 
 
 async def test_a_watch_that_raises_something_unforeseen_comes_back(

@@ -21,6 +21,8 @@ from kvaware_crds.errors import UpstreamError
     [
         (404, {}, b'{"reason":"NotFound"}', NotFoundError),
         (409, {}, b'{"reason":"Conflict"}', ConflictError),
+        (422, {}, b'{"reason":"Invalid","details":{"causes":[{"field":"metadata.uid"}]}}', ConflictError),
+        (422, {}, b'{"reason":"Invalid","details":{"causes":[{"field":"spec"}]}}', ClusterApiError),
         (410, {}, b"", GoneError),
         (429, {"Retry-After": "7"}, b"{}", ThrottledError),
         (503, {"Retry-After": "7"}, b"", ThrottledError),
@@ -76,6 +78,7 @@ def test_promised_defaults():
     """Users read these in the documentation: a change is news."""
     kubernetes, store, dcgm = KubernetesSettings(), StoreSettings(), DcgmSettings()
     assert (kubernetes.page_size, kubernetes.watch_timeout_s, kubernetes.write_timeout_s) == (500, 30.0, 4.0)
-    assert (store.backoff_first_s, store.backoff_max_s, store.rack_label) == (0.2, 10.0, "topology.kubernetes.io/rack")
+    assert (store.backoff_first_s, store.backoff_max_s, store.quota_removal_hold_s) == (0.2, 10.0, 3.0)
+    assert (store.rack_label, store.zone_label) == ("topology.kubernetes.io/rack", "topology.kubernetes.io/zone")
     assert (dcgm.enabled, dcgm.port, dcgm.interval_s, dcgm.concurrency, dcgm.missed_limit) == (True, 9400, 15.0, 16, 3)
     assert kubernetes.exporter_timeout_s == 3.0
