@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from kvaware_testing.controlplane.binaries import Binaries
+from kvaware_testing.controlplane.bulk import create_all
 from kvaware_testing.controlplane.certificates import Authority, token_key_pair
 from kvaware_testing.controlplane.eventually import eventually
 from kvaware_testing.controlplane.kubeconfig import certificate_user, render_kubeconfig, token_user
@@ -59,6 +60,7 @@ class ControlPlane:
         self._processes: dict[str, Process] = {}
         self._authority = Authority()
         self._tls = ssl.create_default_context(cadata=self._authority.certificate.decode("ascii"))
+        self._admin_tls = self._tls
         self.api_url = ""
 
     @property
@@ -216,7 +218,7 @@ class ControlPlane:
 
     def add_nodes(self, nodes: Sequence[Mapping[str, Any]], *, timeout_s: float = 60.0) -> None:
         """Create nodes (``kwok_node``) and wait until they are Ready and carry no taint of the node's life cycle."""
-        self.create(*nodes)
+        create_all(f"{self.api_url}/api/v1/nodes", nodes, tls=self._admin_tls)
         names = {node["metadata"]["name"] for node in nodes}
 
         def all_usable() -> bool:
@@ -250,7 +252,10 @@ class ControlPlane:
             ("kube-controller-manager", "system:kube-controller-manager", None),
         ):
             pair = self._authority.issue(user, organization=group)
+            pair.write(self.folder, name)
             self._write_kubeconfig(self.folder / f"{name}.kubeconfig", certificate_user(pair))
+        self._admin_tls = ssl.create_default_context(cafile=self.ca_file)
+        self._admin_tls.load_cert_chain(self.folder / "admin.crt", self.folder / "admin.key")
 
     def _write_kubeconfig(self, path: Path, user: Mapping[str, str], *, server: str | None = None) -> None:
         path.touch(mode=0o600)
