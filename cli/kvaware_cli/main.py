@@ -118,10 +118,10 @@ def extender(
     ] = None,
     host: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Where both listeners bind.")] = None,
     scheduler_port: Annotated[
-        int | None, typer.Option(min=1, max=65535, metavar="PORT", help="The scheduler verbs.")
+        int | None, typer.Option(min=0, max=65535, metavar="PORT", help="The scheduler verbs.")
     ] = None,
     api_port: Annotated[
-        int | None, typer.Option(min=1, max=65535, metavar="PORT", help="/v1, /metrics, /livez, /readyz.")
+        int | None, typer.Option(min=0, max=65535, metavar="PORT", help="/v1, /metrics, /livez, /readyz.")
     ] = None,
 ) -> None:
     r"""Run the scheduler extender until it is stopped.

@@ -111,6 +111,7 @@ class Explanation(_Wire):
     candidates: tuple[Candidate, ...] = ()
     chosen: str | None = None
     runner_up: str | None = None
+    emptiest: str | None = None
     answers: dict[str, str] = {}
     reservation: dict[str, Any] | None = None
 

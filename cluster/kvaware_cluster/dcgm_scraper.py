@@ -26,6 +26,8 @@ class _Node:
     targets: dict[ObjectKey, ExporterTarget] = field(default_factory=dict)
     timer: asyncio.TimerHandle | None = None
     missed: int = 0
+    tried: bool = False
+    """Whether it was scraped once, well or not."""
     known: bool = False
     """Whether the last thing told about it was a use."""
 
@@ -56,6 +58,8 @@ class DcgmScraper:
         self._used = used
         self._nodes: dict[str, _Node] = {}
         self._due: asyncio.Queue[str] = asyncio.Queue()  # at most one entry per node
+        self._waited_since_s: float | None = None
+        self._went_round = False
 
     def changed(self, change: Change[ExporterTarget]) -> None:
         """An exporter pod came, went or moved."""
@@ -68,6 +72,20 @@ class DcgmScraper:
                 # spread the first scrapes of a whole cluster over a fifth of the interval
                 self._schedule(change.new.node, node, self._settings.interval_s * 0.2 * self._rng.random())
             node.targets[change.key] = change.new
+
+    def went_round(self) -> bool:
+        """Whether every exporter known so far was tried once, or ``first_round_limit_s`` is over. Never turns back.
+
+        Ask only once the pods were listed: before that no exporter is known. Until then a GPU that somebody else fills
+        would look free.
+        """
+        if not self._went_round:
+            now_s = self._clock()
+            if self._waited_since_s is None:
+                self._waited_since_s = now_s
+            over = now_s - self._waited_since_s >= self._settings.first_round_limit_s
+            self._went_round = over or all(node.tried for node in self._nodes.values())
+        return self._went_round
 
     async def run(self) -> None:
         """Scrape until cancelled."""
@@ -89,6 +107,7 @@ class DcgmScraper:
             node.timer = None
             try:
                 await self._scrape(name, node)
+                node.tried = True
             except Exception as error:  # a fault of ours or of a listener; this node's next turn comes
                 log.exception("scrape failed unforeseen", node=name, error=type(error).__name__)
             if self._nodes.get(name) is node:

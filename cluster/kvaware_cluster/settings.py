@@ -33,12 +33,14 @@ class DcgmSettings:
     """How foreign HBM use is scraped."""
 
     enabled: bool = True
+    """False: nobody is scraped, and foreign use is unknown everywhere."""
     selectors: tuple[tuple[tuple[str, str], ...], ...] = (
         (("app", "nvidia-dcgm-exporter"),),
         (("app.kubernetes.io/name", "dcgm-exporter"),),
     )
     """Label sets; a pod with all labels of one of them is an exporter. Defaults: GPU operator, exporter's own chart."""
     port: int = 9400
+    """Of the exporters' ``/metrics``; 9400 is the exporter's own default."""
     interval_s: float = 15.0
     """Per node. The exporter itself collects every 30 s unless told otherwise."""
     interval_jitter_ratio: float = 0.2
@@ -47,6 +49,8 @@ class DcgmSettings:
     """Scrapes at a time. A dead exporter takes one place for the time-out."""
     missed_limit: int = 3
     """So many failed scrapes in a row make the node's use unknown."""
+    first_round_limit_s: float = 30.0
+    """The view counts as complete when every exporter was tried once, or after this time."""
     slow_after_misses_interval_s: float = 60.0
     """A node beyond ``missed_limit`` is tried this seldom, so that dead exporters do not starve the others."""
 
@@ -70,4 +74,5 @@ class StoreSettings:
     rack_label: str = "topology.kubernetes.io/rack"
     """Kubernetes names no rack label; this is what many clusters use."""
     zone_label: str = "topology.kubernetes.io/zone"
+    """The label that Kubernetes and the cloud providers set."""
     dcgm: DcgmSettings = DcgmSettings()

@@ -141,8 +141,12 @@ class Store:
         self._listeners.append(listener)
 
     def synced(self) -> bool:
-        """Whether every kind was listed at least once. It never turns back: later troubles show in ``ages``."""
-        return all(reflector.complete for reflector in self._reflectors.values())
+        """Whether every kind was listed, and every exporter tried, at least once.
+
+        It never turns back: later troubles show in ``ages``.
+        """
+        listed = all(reflector.complete for reflector in self._reflectors.values())
+        return listed and (not self._dcgm_enabled or self._scraper.went_round())
 
     def ages(self) -> dict[Kind, float | None]:
         """Seconds since each kind's view was last proven fresh: a list, an opened or well ended watch, any event.

@@ -14,7 +14,7 @@ from kvaware_engine.decisions import (
     TenantView,
 )
 from kvaware_engine.engine import Engine
-from kvaware_engine.explain import emptiest
+from kvaware_engine.explain import emptiest, explain_pod
 from kvaware_engine.observations import (
     Amounts,
     BlockGroupObservation,
@@ -35,7 +35,7 @@ from kvaware_engine.observations import (
     TenantQuotaObservation,
     Tier,
 )
-from kvaware_engine.reasons import REFUSAL_TEXTS, Reason
+from kvaware_engine.reasons import REFUSAL_TEXTS, Reason, main_reason
 from kvaware_engine.settings import EngineSettings, HbmSettings, LinkSettings, PodCostSettings
 
 __all__ = [
@@ -76,4 +76,6 @@ __all__ = [
     "TenantView",
     "Tier",
     "emptiest",
+    "explain_pod",
+    "main_reason",
 ]

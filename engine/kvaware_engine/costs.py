@@ -122,10 +122,9 @@ def _memory_pressure_ms(indexes: IntArray, demand: PodDemand, *, fleet: Fleet, s
     return pressure
 
 
-def scores(total_ms: FloatArray, best: int, *, scale_ms: float) -> list[int]:
+def scores(total_ms: FloatArray, best: int, *, scale_ms: float) -> IntArray:
     """kube-scheduler's integers: the first choice alone 10, the others at most 9 and lower with every ``scale_ms``."""
     surplus_ms = np.maximum(total_ms - total_ms[best], 0)
-    values = np.floor(_OTHERS_SCORE * scale_ms / (scale_ms + surplus_ms)).astype(np.int64)
+    values: IntArray = np.floor(_OTHERS_SCORE * scale_ms / (scale_ms + surplus_ms)).astype(np.int64)
     values[best] = _TOP_SCORE
-    result: list[int] = values.tolist()
-    return result
+    return values

@@ -134,6 +134,8 @@ class PodDecision:
     """0..10 per offered node; the first choice alone has 10, the others at most 9; refused nodes 0."""
     chosen: CandidateView | None
     runner_up: CandidateView | None
+    emptiest: CandidateView | None
+    """What "send it to the emptiest GPU" would have chosen among the nodes that can take the pod."""
     reason: Reason
     """Why the chosen one; for no choice, the refusal."""
 
@@ -159,6 +161,8 @@ class Explanation:
     """Cheapest first, refused ones last, ties by name."""
     chosen: str | None
     runner_up: str | None
+    emptiest: str | None
+    """What "send it to the emptiest GPU" would choose among the nodes that can take the pod."""
     answers: dict[str, str]
     """The six questions of design.md §9, question to answer in a sentence."""
     reservation: Reservation | None = None
@@ -187,7 +191,11 @@ class PoolView:
     replicas: int
     allocatable: int
     free: int
+    """Devices (SHARED: replicas) that no pod holds; intended ones count as free here."""
+    intended: int
+    """How many of the free ones are meant for pods that are not bound yet."""
     hbm_free_bytes: int | None
+    """The most that one more pod can be sure to get per GPU; None: unknown."""
     gpus: tuple[GpuView, ...]
 
 
@@ -217,7 +225,11 @@ class TenantView:
     quotas: tuple[str, ...]
     namespaces: tuple[str, ...]
     used_gpus: int
+    """Of bound and terminating pods; intended ones stand apart, they may come to nothing."""
     used_hbm_bytes: int
+    intended_gpus: int
+    """Of pods that were promised a node by filter or prioritize and are not bound yet."""
+    intended_hbm_bytes: int
     limit_gpus: int | None
     limit_hbm_bytes: int | None
     guaranteed_gpus: int | None

@@ -5,7 +5,7 @@ method is synchronous: in one loop that is what makes check-and-take atomic.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress
 
 import numpy as np
@@ -28,6 +28,7 @@ from kvaware_engine.fleet import Fleet, NodeRow
 from kvaware_engine.observations import (
     BlockGroupObservation,
     GpuClass,
+    GpuUse,
     ModelObservation,
     NodeObservation,
     NodeUse,
@@ -38,14 +39,14 @@ from kvaware_engine.observations import (
 )
 from kvaware_engine.places import Places
 from kvaware_engine.pools import Booking, BookingKind, devices_of
-from kvaware_engine.reasons import REFUSAL_TEXTS, Reason
+from kvaware_engine.reasons import REFUSAL_TEXTS, Reason, main_reason
 from kvaware_engine.settings import EngineSettings
 from kvaware_engine.tenants import Charge, Headroom, Tenants
 from kvaware_engine.verdict import ADMITTED, CODE_REASONS, node_codes, pod_refusal
 
 __all__ = ["Engine"]
 
-_CODE_TEXTS = tuple("" if reason is None else REFUSAL_TEXTS[reason] for reason in CODE_REASONS)
+_CODES = {reason: code for code, reason in enumerate(CODE_REASONS) if reason is not None}
 
 
 @dataclass(slots=True)
@@ -115,12 +116,15 @@ class Engine:
             self._fleet.drop_if_empty(row)
 
     def observe_use(self, node: str, use: NodeUse | None) -> None:
-        """An exporter's figures of one node; None: it is not heard any more. Figures of unknown nodes are ignored."""
-        row = self._fleet.get(node)
-        if row is None or row.node is None:
+        """An exporter's figures of one node; None: it is not heard any more. A node may be seen after its figures."""
+        if use is None and self._fleet.get(node) is None:
             return
+        row = self._fleet.row(node)
         row.use = use
         self._age_use(row, force=True)
+        if use is None:
+            self._flush()
+            self._fleet.drop_if_empty(row)
 
     def observe_pod(self, uid: str, pod: PodObservation | None, *, now_s: float) -> None:
         """A pod came, changed, or (None) went."""
@@ -220,22 +224,13 @@ class Engine:
         if refusal is not None:
             return _refused_everywhere(refusal, nodes)
         codes = self._codes(demand, headroom)[self._fleet.indexes(nodes)]
-        admitted_mask = codes == ADMITTED
-        admitted = list(compress(nodes, admitted_mask.tolist()))
-        if len(admitted) == len(nodes):
-            refused: dict[str, str] = {}
-            counts: dict[Reason, int] = {}
-        else:
-            refused_mask = ~admitted_mask
-            refused_codes = codes[refused_mask]
-            refused = dict(
-                zip(
-                    compress(nodes, refused_mask.tolist()),
-                    map(_CODE_TEXTS.__getitem__, refused_codes.tolist()),
-                    strict=True,
-                )
-            )
-            counts = _count(refused_codes)
+        admitted = list(compress(nodes, (codes == ADMITTED).tolist()))
+        refused: dict[str, str] = {}
+        counts = _count(codes) if len(admitted) < len(nodes) else {}
+        for reason in counts:
+            # One C call per reason: 0.1 ms per 1,000 refused nodes, a third of what pairs would take.
+            mask = (codes == _CODES[reason]).tolist()
+            refused.update(dict.fromkeys(compress(nodes, mask), REFUSAL_TEXTS[reason]))
         if len(admitted) == 1:
             self._intend(demand, admitted[0], now_s=now_s)
         return FilterVerdict(admitted=admitted, refused=refused, reason=None, counts=counts)
@@ -243,8 +238,7 @@ class Engine:
     def would_admit(self, demand: PodDemand, nodes: Sequence[str] | None = None, *, now_s: float) -> Reason | None:
         """Ask filter's question over the given (default: all) nodes without leaving a trace.
 
-        Returns: None when one of them can take the pod now, else why not (of several reasons the commonest, ties by
-            name).
+        Returns: None when one of them can take the pod now, else why not (of several reasons ``main_reason``).
         """
         self._clock(now_s)
         intent = self._intents.get(demand.uid)
@@ -259,8 +253,7 @@ class Engine:
         codes = self._codes(demand, headroom)[where]
         if (codes == ADMITTED).any():
             return None
-        counts = _count(codes)
-        return min(counts, key=lambda reason: (-counts[reason], reason), default=Reason.NODE_UNKNOWN)
+        return main_reason(_count(codes))
 
     def choose_node(self, demand: PodDemand, nodes: Sequence[str], *, now_s: float) -> PodDecision:
         """Price the offered nodes and choose. The pod's intent then stands on the first choice.
@@ -271,7 +264,7 @@ class Engine:
         self._end_intent(demand.uid)
         version = self.version
         judged = self._judge(demand, nodes)
-        result = [0] * len(nodes)
+        result = self._scores(judged)
         if judged.costs is None:
             return PodDecision(
                 decision_id=f"{demand.uid}-{version}",
@@ -280,18 +273,15 @@ class Engine:
                 scores=result,
                 chosen=None,
                 runner_up=None,
-                reason=judged.commonest_refusal(),
+                emptiest=None,
+                reason=judged.main_refusal(),
             )
         order = judged.cheapest(2)
-        best = order[0]
-        for position, score in zip(
-            judged.admitted.tolist(),
-            scores(judged.costs.total, best, scale_ms=self._settings.pod_costs.score_scale_ms),
-            strict=True,
-        ):
-            result[position] = score
-        chosen = self._candidate(judged, int(judged.admitted[best]), result)
+        chosen = self._candidate(judged, int(judged.admitted[order[0]]), result)
         runner_up = self._candidate(judged, int(judged.admitted[order[1]]), result) if len(order) > 1 else None
+        columns = self._fleet.columns(demand.resource)
+        rows = judged.indexes[judged.admitted]
+        empty = judged.emptiest(columns.free[rows], columns.fit_bytes[rows])
         self._intend(demand, chosen.node, now_s=now_s)
         return PodDecision(
             decision_id=f"{demand.uid}-{version}",
@@ -300,37 +290,33 @@ class Engine:
             scores=result,
             chosen=chosen,
             runner_up=runner_up,
+            emptiest=self._candidate(judged, int(judged.admitted[empty]), result),
             reason=reason_of_choice(chosen, runner_up),
         )
 
     def explain(self, demand: PodDemand, nodes: Sequence[str] | None = None, *, now_s: float) -> Explanation:
-        """Say everything about one pod on the given (default: all) nodes as things are now; leaves no trace."""
+        """Say everything about one pod on the given (default: all) nodes as things are now; leaves no trace.
+
+        What the pod itself holds or is meant to get is set aside: a bound pod is not in its own way.
+        """
         self._clock(now_s)
         version = self.version
-        intent = self._intents.get(demand.uid)
-        if intent is not None:
-            self._unbook(intent.node, demand.uid)
+        aside = self._set_aside(demand)
         try:
             names = list(nodes) if nodes is not None else self._fleet.names()
             judged = self._judge(demand, names)
-            result = [0] * len(names)
-            if judged.costs is not None:
-                scale_ms = self._settings.pod_costs.score_scale_ms
-                for position, score in zip(
-                    judged.admitted.tolist(),
-                    scores(judged.costs.total, judged.cheapest(1)[0], scale_ms=scale_ms),
-                    strict=True,
-                ):
-                    result[position] = score
+            result = self._scores(judged)
             candidates = [self._candidate(judged, position, result) for position in range(len(names))]
             pod = self._pods.get(demand.uid)
             reservation = pod.reservation if pod is not None and pod.node is not None else None
-            return explain_pod(demand, candidates, refusal=judged.commonest_refusal(), reservation=reservation)
+            return explain_pod(demand, candidates, refusal=judged.main_refusal(), reservation=reservation)
         finally:
-            if intent is not None:
-                self._book(intent.node, demand.uid, self._bookings_of(demand, intent.node, BookingKind.INTENT))
-                self._flush()
-                self._version = version  # everything stands as before
+            for row, bookings, use in aside:
+                row.bookings[demand.uid] = bookings
+                row.use = use
+                self._fleet.mark((row.name,))
+            self._flush()
+            self._version = version  # everything stands as before
 
     def nodes(self, *, now_s: float) -> list[NodeView]:
         """All nodes, by name, with what each GPU holds."""
@@ -597,6 +583,32 @@ class Engine:
             ranks=self._fleet.ranks(),
         )
 
+    def _scores(self, judged: Judged) -> list[int]:
+        """kube-scheduler's integers for all offered nodes, 0 for those that cannot take the pod."""
+        result = np.zeros(len(judged.nodes), dtype=np.int64)
+        if judged.costs is not None:
+            result[judged.admitted] = scores(
+                judged.costs.total, judged.cheapest(1)[0], scale_ms=self._settings.pod_costs.score_scale_ms
+            )
+        values: list[int] = result.tolist()
+        return values
+
+    def _set_aside(self, demand: PodDemand) -> list[tuple[NodeRow, tuple[Booking, ...], NodeUse | None]]:
+        """Take what the pod holds off its nodes, the use that the exporter names as its own included."""
+        pod = ObjectKey(demand.namespace, demand.name)
+        intent = self._intents.get(demand.uid)
+        names = {*self.holder(demand.uid), *((intent.node,) if intent is not None else ())}
+        aside = []
+        for name in sorted(names):
+            row = self._fleet.get(name)
+            if row is None or demand.uid not in row.bookings:
+                continue
+            aside.append((row, row.bookings.pop(demand.uid), row.use))
+            if row.use is not None:
+                row.use = replace(row.use, gpus=tuple(_without_pod(use, pod) for use in row.use.gpus))
+            self._fleet.mark((name,))
+        return aside
+
     def _candidate(self, judged: Judged, position: int, result: Sequence[int]) -> CandidateView:
         row = self._fleet.get(judged.nodes[position])
         return view_candidate(
@@ -643,7 +655,7 @@ class Engine:
         if row is None or row.bookings.pop(uid, None) is None:
             return
         self._fleet.mark((node,))
-        if row.node is None and not row.bookings:
+        if row.node is None and not row.bookings and row.use is None:
             self._flush()
             self._fleet.drop_if_empty(row)
 
@@ -685,6 +697,13 @@ class Engine:
             slots[index] -= 1
             devices.append(index)
         return tuple(devices)
+
+
+def _without_pod(use: GpuUse, pod: ObjectKey) -> GpuUse:
+    """The GPU as it would be without this pod, where the exporter says that it is its."""
+    if use.pod != pod or use.used_bytes is None or use.free_bytes is None:
+        return use
+    return replace(use, used_bytes=0, free_bytes=use.free_bytes + use.used_bytes, pod=None)
 
 
 def _node_held(pod: PodObservation | None) -> str | None:

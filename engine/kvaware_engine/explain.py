@@ -3,7 +3,6 @@
 Built only for the chosen node, the runner-up and what somebody asks about; nothing here decides.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
@@ -16,7 +15,7 @@ from kvaware_engine.fleet import Fleet, NodeRow
 from kvaware_engine.observations import GpuClass, GpuPool, Reservation
 from kvaware_engine.places import FAR, NEAR, NONE, ON_NODE, PlaceColumns
 from kvaware_engine.pools import UNKNOWN, DeviceState, PoolSummary, devices_of
-from kvaware_engine.reasons import REFUSAL_TEXTS, Reason
+from kvaware_engine.reasons import REFUSAL_TEXTS, Reason, main_reason
 from kvaware_engine.verdict import CODE_REASONS
 
 __all__ = ["Judged", "emptiest", "explain_pod", "node_view", "reason_of_choice", "view_candidate"]
@@ -76,20 +75,33 @@ class Judged:
         """Why one offered node cannot take the pod."""
         return self.everywhere if self.everywhere is not None else CODE_REASONS[int(self.codes[position])]
 
-    def commonest_refusal(self) -> Reason:
-        """What to say of a pod that no node can take; of an empty offer, that the nodes are unknown."""
-        counts = Counter(
-            reason for position in range(len(self.nodes)) if (reason := self.refusal(position)) is not None
-        )
-        return min(counts, key=lambda reason: (-counts[reason], reason), default=self.everywhere or Reason.NODE_UNKNOWN)
+    def emptiest(self, free_gpus: IntArray, fit_bytes: IntArray) -> int:
+        """Position in ``admitted`` of the node with the most HBM to give, then the most free GPUs, then by name.
+
+        Args:
+            free_gpus: Shape (admitted,).
+            fit_bytes: Shape (admitted,).
+        """
+        best = np.flatnonzero(fit_bytes == fit_bytes.max())
+        best = best[free_gpus[best] == free_gpus[best].max()]
+        return int(best[self.ranks[self.indexes[self.admitted[best]]].argmin()])
+
+    def main_refusal(self) -> Reason:
+        """What to say of a pod that no node can take."""
+        if self.everywhere is not None:
+            return self.everywhere
+        counts = np.bincount(self.codes, minlength=len(CODE_REASONS)).tolist()
+        return main_reason({reason: counts[code] for code, reason in enumerate(CODE_REASONS) if reason is not None})
 
 
-def _states(row: NodeRow, pool: GpuPool, margins: Margins, *, but_not_uid: str | None) -> list[DeviceState]:
+def _states(
+    row: NodeRow, pool: GpuPool, margins: Margins, *, intents: bool, but_not_uid: str | None = None
+) -> list[DeviceState]:
     seen, unseen = margins(row)
     return devices_of(
         pool,
         row.use.gpus if row.use is not None else None,
-        row.booked(pool.resource, intents=True, but_not_uid=but_not_uid),
+        row.booked(pool.resource, intents=intents, but_not_uid=but_not_uid),
         seen_margin_ratio=seen,
         unseen_margin_ratio=unseen,
     )
@@ -133,7 +145,11 @@ def view_candidate(
         )
     pool = row.pool(demand.resource) if demand.resource is not None else None
     summary = fleet.summary(row, pool, intents=True, but_not_uid=demand.uid) if pool is not None else None
-    states = _states(row, pool, margins, but_not_uid=demand.uid) if pool is not None and row.use is not None else []
+    states = (
+        _states(row, pool, margins, intents=True, but_not_uid=demand.uid)
+        if pool is not None and row.use is not None
+        else []
+    )
     places, index = judged.places, row.index
     return CandidateView(
         node=name,
@@ -180,6 +196,7 @@ def explain_pod(
     chosen = fitting[0] if fitting else None
     runner_up = fitting[1] if len(fitting) > 1 else None
     reason = reason_of_choice(chosen, runner_up) if chosen is not None else refusal
+    empty = emptiest(ordered)
     return Explanation(
         demand=demand,
         verdict="admitted" if chosen is not None else "refused",
@@ -188,15 +205,20 @@ def explain_pod(
         candidates=ordered,
         chosen=chosen.node if chosen is not None else None,
         runner_up=runner_up.node if runner_up is not None else None,
+        emptiest=empty.node if empty is not None else None,
         answers=_answers(demand, ordered, chosen, runner_up, reason),
         reservation=reservation,
     )
 
 
 def emptiest(candidates: Sequence[CandidateView]) -> CandidateView | None:
-    """What "send it to the emptiest GPU" takes: the most free GPUs, then the most HBM; it does not see refusals."""
-    with_gpus = [candidate for candidate in candidates if candidate.gpu_class is not None]
-    return min(with_gpus, key=lambda c: (-c.free_gpus, -(c.hbm_capacity_bytes or 0), c.node), default=None)
+    """What "send it to the emptiest GPU" takes, of the nodes that can take the pod (see ``Judged.emptiest``)."""
+    fitting = [candidate for candidate in candidates if candidate.cost is not None]
+    return min(fitting, key=lambda c: (-(c.hbm_free_bytes or 0), -c.free_gpus, c.node), default=None)
+
+
+def _text(reason: Reason) -> str:
+    return REFUSAL_TEXTS[reason].removeprefix("kvaware: ")
 
 
 def _gib(value: int | None) -> str:
@@ -212,7 +234,7 @@ def _answers(
 ) -> dict[str, str]:
     return {
         "Where should it go?": _where(chosen, runner_up, reason),
-        "Why not the emptiest GPU?": _why_not_emptiest(chosen, emptiest(candidates)),
+        "Why not the emptiest GPU?": _why_not_emptiest(chosen, emptiest(candidates), candidates),
         "If the cache is elsewhere: read, migrate or recompute?": _cache(chosen),
         "Could this blow up HBM?": _hbm(demand, chosen),
         "Will it slow the batch?": _batch(demand, chosen),
@@ -225,7 +247,7 @@ def _answers(
 
 def _where(chosen: CandidateView | None, runner_up: CandidateView | None, reason: Reason) -> str:
     if chosen is None or chosen.cost is None:
-        return f"Nowhere now: {REFUSAL_TEXTS[reason]}."
+        return f"Nowhere now: {_text(reason)}."
     if runner_up is None or runner_up.cost is None:
         return f"{chosen.node}, the only node that can take it ({chosen.cost.total:.0f} ms)."
     return (
@@ -234,16 +256,27 @@ def _where(chosen: CandidateView | None, runner_up: CandidateView | None, reason
     )
 
 
-def _why_not_emptiest(chosen: CandidateView | None, empty: CandidateView | None) -> str:
-    if empty is None:
+def _why_not_emptiest(
+    chosen: CandidateView | None, empty: CandidateView | None, candidates: Sequence[CandidateView]
+) -> str:
+    """Compare with the emptiest that fits, and name a refused node that only looks emptier."""
+    if all(candidate.gpu_class is None for candidate in candidates):
         return "No node has a GPU of the requested resource."
-    if chosen is not None and empty.node == chosen.node:
-        return f"The emptiest node, {empty.node}, is the choice."
-    if empty.refusal is not None:
-        return f"The emptiest node, {empty.node}, cannot take it: {empty.text}."
-    if chosen is None or chosen.cost is None or empty.cost is None:
-        return f"The emptiest node is {empty.node}."
-    return f"{empty.node} would cost {empty.cost.total - chosen.cost.total:.0f} ms more than {chosen.node}."
+    answer = "No node can take the pod."
+    if chosen is not None and empty is not None and chosen.cost is not None and empty.cost is not None:
+        answer = (
+            f"The node with the most free HBM, {empty.node}, is the choice."
+            if empty.node == chosen.node
+            else f"{empty.node} has the most free HBM and would cost"
+            f" {empty.cost.total - chosen.cost.total:.0f} ms more than {chosen.node}."
+        )
+    free_gpus = chosen.free_gpus if chosen is not None else 0
+    looking = [c for c in candidates if c.refusal is not None and c.gpu_class is not None and c.free_gpus > free_gpus]
+    if looking:
+        worst = min(looking, key=lambda c: (-c.free_gpus, c.node))
+        if worst.refusal is not None:
+            answer += f" {worst.node} has {worst.free_gpus} GPUs free and cannot take it: {_text(worst.refusal)}."
+    return answer
 
 
 def _cache(chosen: CandidateView | None) -> str:
@@ -296,7 +329,7 @@ def node_view(
         raise ValueError(f"node {row.name}: expected an observed node, got only bookings")
     pools = []
     for pool in node.pools:
-        added_up = summary(row, pool, intents=True)
+        added_up = summary(row, pool, intents=False)
         pools.append(
             PoolView(
                 resource=pool.resource,
@@ -306,6 +339,7 @@ def node_view(
                 replicas=pool.replicas,
                 allocatable=pool.allocatable,
                 free=added_up.free,
+                intended=added_up.free - summary(row, pool, intents=True).free,
                 hbm_free_bytes=_known(added_up.fit_bytes),
                 gpus=tuple(
                     GpuView(
@@ -315,7 +349,7 @@ def node_view(
                         foreign_bytes=state.foreign_bytes,
                         pods=state.pods,
                     )
-                    for state in _states(row, pool, margins, but_not_uid=None)
+                    for state in _states(row, pool, margins, intents=False)
                 ),
             )
         )

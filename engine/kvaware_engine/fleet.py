@@ -208,8 +208,8 @@ class Fleet:
         return row
 
     def drop_if_empty(self, row: NodeRow) -> None:
-        """Forget a row that neither the API server nor a booking keeps alive."""
-        if row.node is not None or row.bookings or self._rows.get(row.name) is not row:
+        """Forget a row that neither the API server nor a booking nor an exporter keeps alive."""
+        if row.node is not None or row.bookings or row.use is not None or self._rows.get(row.name) is not row:
             return
         del self._rows[row.name]
         del self._index_of[row.name]

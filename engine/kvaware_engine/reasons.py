@@ -4,10 +4,11 @@ kube-scheduler brings a refused pod back at once when a refusal's text changes, 
 the same state gives the same bytes. Details belong to the explanation.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["REFUSAL_TEXTS", "Reason"]
+__all__ = ["REFUSAL_TEXTS", "Reason", "main_reason"]
 
 
 class Reason(StrEnum):
@@ -61,3 +62,20 @@ REFUSAL_TEXTS: Final[dict[Reason, str]] = {
     Reason.STALE_VIEW: "kvaware: the view of the cluster is stale",
     Reason.ALREADY_BOUND: "kvaware: the pod is bound to another node",
 }
+
+_BESIDE_THE_POINT: Final = frozenset(
+    {Reason.NO_SUCH_GPU, Reason.NODE_UNKNOWN, Reason.NODE_UNHEALTHY, Reason.NODE_RESERVED}
+)
+"""Reasons that say something of a node, not of what the pod would need there."""
+
+
+def main_reason(counts: Mapping[Reason, int]) -> Reason:
+    """The reason to give for a pod that was refused everywhere: of those that concern the pod the commonest.
+
+    Args:
+        counts: Nodes refused per reason; without any, the nodes are unknown.
+    Returns: One reason, ties by name.
+    """
+    telling = {reason: count for reason, count in counts.items() if reason not in _BESIDE_THE_POINT and count}
+    ranked = telling or {reason: count for reason, count in counts.items() if count}
+    return min(ranked, key=lambda reason: (-ranked[reason], reason), default=Reason.NODE_UNKNOWN)

@@ -247,11 +247,12 @@ class Tenants:
         return (open_gpus if promised_gpus else None, open_hbm if promised_hbm else None)
 
     def views(self) -> list[TenantView]:
-        """All tenants that a quota names, by name. Intended pods count as used."""
+        """All tenants that a quota names, by name."""
         views = []
         for name in sorted(self._tenants):
             tenant = self._tenants[name]
-            gpus, hbm = self.used(tenant.namespaces, intents=True)
+            gpus, hbm = self.used(tenant.namespaces, intents=False)
+            with_intents = self.used(tenant.namespaces, intents=True)
             views.append(
                 TenantView(
                     tenant=name,
@@ -259,6 +260,8 @@ class Tenants:
                     namespaces=tenant.namespaces,
                     used_gpus=gpus,
                     used_hbm_bytes=hbm,
+                    intended_gpus=with_intents[0] - gpus,
+                    intended_hbm_bytes=with_intents[1] - hbm,
                     limit_gpus=tenant.limits.gpus,
                     limit_hbm_bytes=tenant.limits.hbm_bytes,
                     guaranteed_gpus=tenant.guaranteed.gpus,

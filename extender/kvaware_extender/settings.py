@@ -47,7 +47,7 @@ class ExtenderSettings:
     scheduler_port: Port = 8901
     """Port of that listener; 0 takes a free one and logs it."""
     api_host: str = "127.0.0.1"
-    """Address of the listener for ``/v1``, probes and metrics. The chart sets the pod's address."""
+    """Address of the listener for ``/v1``, probes and metrics. In a pod, the pod's own."""
     api_port: Port = 8900
     """Port of that listener; 0 takes a free one and logs it."""
     stale_view: StaleView = StaleView.REFUSE

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kvaware_cluster import parse_pod
-from kvaware_engine import REFUSAL_TEXTS, Engine, FilterVerdict, PodDemand, Reason
+from kvaware_engine import REFUSAL_TEXTS, Engine, FilterVerdict, PodDemand, Reason, main_reason
 from kvaware_extender.decision_log import DecisionLog
 from kvaware_extender.freshness import Freshness
 from kvaware_extender.memory import Decided, Memory
@@ -65,6 +65,9 @@ class Verbs:
                 return given
         verdict = self._engine.filter_nodes(demand, offer.names, now_s=self._clock())
         reply = render_filter(offer, verdict.admitted, verdict.refused)
+        if len(verdict.admitted) == 1:
+            # kube-scheduler asks for no priorities when one node is left: the choice is made here.
+            self._choose(demand, verdict.admitted, trace_id)
         if offer.items is None:
             # The version after the call: the pod's own intent that the call ended or made is part of this answer.
             self._repeats.put(demand, version=self._engine.version, body=body, reply=reply)
@@ -85,7 +88,11 @@ class Verbs:
             return render_priorities(offer.names, [0] * len(offer.names))
         if self._freshness.stale():
             return render_priorities(offer.names, [0] * len(offer.names))
-        decision = self._engine.choose_node(demand, offer.names, now_s=self._clock())
+        return render_priorities(offer.names, self._choose(demand, offer.names, trace_id))
+
+    def _choose(self, demand: PodDemand, names: list[str], trace_id: str | None) -> list[int]:
+        """Make the decision, remember and log it. Returns: the scores."""
+        decision = self._engine.choose_node(demand, names, now_s=self._clock())
         at = datetime.now(UTC)
         # 5,000 names per pod are no part of what is worth remembering.
         kept = replace(decision, nodes=[], scores=[])
@@ -95,12 +102,12 @@ class Verbs:
                 at=at,
                 decision=kept,
                 candidates=leading(decision),
-                offered=len(offer.names),
+                offered=len(names),
                 queue_length=len(self._wakeups),
                 trace_id=trace_id,
             )
         )
-        return render_priorities(offer.names, decision.scores)
+        return decision.scores
 
     def _demand(self, pod: dict[str, Any]) -> PodDemand | None:
         """What the pod needs; None: it is not ours."""
@@ -113,7 +120,7 @@ class Verbs:
 
     def _refused(self, demand: PodDemand, offer: OfferedPod, verdict: FilterVerdict, trace_id: str | None) -> None:
         counts = verdict.counts
-        reason = verdict.reason or min(counts, key=lambda reason: (-counts[reason], reason))
+        reason = verdict.reason or main_reason(counts)
         self._metrics.refused(reason)
         self._wakeups.refused(demand, offer.names, reason)
         self._decisions.put(

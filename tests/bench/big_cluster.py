@@ -98,7 +98,8 @@ def fill(api: FakeApi, *, nodes: int, pods: int, pending: int) -> None:
     for index in range(nodes):
         put("node", _node(index))
     for number in range(NAMESPACES):
-        put("tenantquota", raw_quota(f"team-{number}", tenant=f"team-{number}", namespaces=(f"team-{number}",), gpus=9000))
+        team = f"team-{number}"
+        put("tenantquota", raw_quota(team, tenant=team, namespaces=(team,), gpus=9000))
         for model in range(MODELS):
             put("inferencemodel", raw_model(f"model-{model}", namespace=f"team-{number}", hbm_per_gpu="40Gi"))
     serial = index = 0

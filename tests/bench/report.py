@@ -43,8 +43,11 @@ def write_rows(rows: Sequence[Row], path: Path) -> None:
 def print_rows(rows: Sequence[Row]) -> None:
     """Print the table and the machine."""
     table = Table(box=None, pad_edge=False, title=None)
-    for heading, justify in (("figure", "left"), ("value", "right"), ("ratio", "right"), ("target", "left"), ("", "left")):
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]  # rich names its literals elsewhere
+    table.add_column("figure")
+    table.add_column("value", justify="right")
+    table.add_column("ratio", justify="right")
+    table.add_column("target")
+    table.add_column("")
     for row in rows:
         ratio = "" if row.ratio is None else f"{row.ratio:.2f} x {row.against}"
         table.add_row(row.name, f"{row.value:,.3f} {row.unit}", ratio, row.reach, "ok" if row.ok else "MISSED")

@@ -1,13 +1,14 @@
 """The scheduler verbs over HTTP at 5,000 nodes and 40,000 pods, ours and the no-op extender's in turn.
 
-Each measured call has a UID that was never seen and a state that no earlier call saw: a bind lies between any two. Filter
-is offered the nodes in a new order each time, as kube-scheduler's parallel collection does; prioritize gets the names in
-the order of filter's reply, as kube-scheduler passes them on.
+Each measured call has a UID that was never seen and a state that no earlier call saw: a bind lies between any two.
+Filter is offered the nodes in a new order each time, as kube-scheduler's parallel collection does; prioritize gets the
+names in the order of filter's reply, as kube-scheduler passes them on.
 """
 
 import http.client
 import json
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,7 +19,6 @@ from urllib.parse import urlsplit
 
 import big_cluster
 import psutil
-import sys
 import yaml
 from report import Row, percentile
 
@@ -140,7 +140,7 @@ def _time_to_ready(folder: Path, pods: int) -> tuple[int, float]:
 
 
 def _rounds(ours: Caller, theirs: Caller) -> None:
-    shuffle = random.Random(1)
+    shuffle = random.Random(1)  # noqa: S311 - an order of nodes, no secret
     names = [big_cluster.node_name(index) for index in range(NODES)]
     orders = []
     for _ in range(ORDERS):
@@ -155,22 +155,21 @@ def _rounds(ours: Caller, theirs: Caller) -> None:
         pod["metadata"]["name"] = f"asked-{serial}"
         return pod
 
-    def change_state(turn: int) -> None:
+    def change_state() -> None:
         """Bind a waiting pod somewhere; both extenders do it, ours through the API server."""
         nonlocal waiting
         metadata = big_cluster.pending_pod(waiting)["metadata"]
         node = big_cluster.node_name(1 + waiting % SPREAD * 5)
         waiting += 1
-        body = json.dumps(
-            {"PodName": metadata["name"], "PodNamespace": metadata["namespace"], "PodUID": metadata["uid"], "Node": node}
-        ).encode()
+        asked = {"PodName": metadata["name"], "PodNamespace": metadata["namespace"], "PodUID": metadata["uid"]}
+        body = json.dumps({**asked, "Node": node}).encode()
         answer = json.loads(ours("bind", body, into=None))
         if answer["Error"]:
             raise RuntimeError(f"bind of {metadata['name']} to {node}: {answer['Error']}")
         theirs("bind", body, into=None)
 
     def both(turn: int, verb: str, body: bytes, into: str | None) -> bytes:
-        """One call to each, in turns first, so that neither always finds the caches warm."""
+        """One call to each, in turns first, so that neither always finds the caches warm. Returns: our reply."""
         callers = (ours, theirs) if turn % 2 == 0 else (theirs, ours)
         replies = {caller: caller(verb, body, into=into) for caller in callers}
         return replies[ours]
@@ -178,12 +177,12 @@ def _rounds(ours: Caller, theirs: Caller) -> None:
     for turn in range(-WARM_UP, ROUNDS):
         counted = turn >= 0
         order = orders[turn % ORDERS]
-        change_state(turn)
+        change_state()
         admitted = both(turn, "filter", _request(fresh_pod(), order), "filter" if counted else None)
-        change_state(turn)
+        change_state()
         body = _request(fresh_pod(), _names_json(admitted))
         both(turn, "prioritize", body, "prioritize" if counted else None)
-        change_state(turn)
+        change_state()
         other = fresh_pod()
         other["metadata"]["labels"] = {"app": "web"}
         other["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
@@ -229,6 +228,13 @@ def _size_rows(linear: list[tuple[int, float]], rss_mb: float) -> list[Row]:
             reach=f"linear: <= {many / few:g} x",
             ok=ratio <= many / few,
         ),
-        Row(name=f"memory (RSS), {many:,} pods", value=rss_mb, unit="MB", against="", ratio=None, reach="<= 600 MB",
-            ok=rss_mb <= 600),
+        Row(
+            name=f"memory (RSS), {many:,} pods",
+            value=rss_mb,
+            unit="MB",
+            against="",
+            ratio=None,
+            reach="<= 600 MB",
+            ok=rss_mb <= 600,
+        ),
     ]

@@ -58,6 +58,7 @@ def explanation(
 ) -> dict[str, Any]:
     """A pod's explanation; the first admitted candidate is the choice, the second the runner-up."""
     admitted = [c for c in candidates if c["refusal"] is None]
+    by_hbm = sorted(admitted, key=lambda c: (-(c["hbm_free_bytes"] or 0), -c["free_gpus"], c["node"]))
     first_refusal = next((c for c in candidates if c["refusal"] is not None), None)
     why = reason or ("LeastCost" if admitted else first_refusal["refusal"] if first_refusal else "ModelNotFound")
     return {
@@ -81,6 +82,7 @@ def explanation(
         "candidates": list(candidates),
         "chosen": admitted[0]["node"] if admitted else None,
         "runner_up": admitted[1]["node"] if len(admitted) > 1 else None,
+        "emptiest": by_hbm[0]["node"] if by_hbm else None,
         "answers": {"Where should it go?": "To the first."},
         "reservation": None,
     }

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from kvaware_cli.wire import Candidate, Explanation
 
-__all__ = ["Comparison", "compare", "dearest", "emptiest"]
+__all__ = ["Comparison", "compare", "dearest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,15 +23,9 @@ class Comparison:
         return self.emptiest.cost.total - self.chosen.cost.total
 
 
-def emptiest(explanation: Explanation) -> Candidate | None:
-    """Of the nodes that can take the pod: most free HBM per GPU, then most free GPUs, then the first by name."""
-    fitting = [c for c in explanation.candidates if c.refusal is None and c.cost is not None]
-    return min(fitting, key=lambda c: (-(c.hbm_free_bytes or 0), -c.free_gpus, c.node), default=None)
-
-
 def compare(explanation: Explanation) -> Comparison | None:
     """None where nothing was chosen."""
-    chosen, empty = explanation.candidate(explanation.chosen), emptiest(explanation)
+    chosen, empty = explanation.candidate(explanation.chosen), explanation.candidate(explanation.emptiest)
     if chosen is None or empty is None:
         return None
     return Comparison(explanation=explanation, chosen=chosen, emptiest=empty)

@@ -169,6 +169,28 @@ async def test_use_is_unknown_after_missed_scrapes_and_known_again_at_the_next_g
     assert scraped.uses[-1][1] is not None
 
 
+async def test_the_first_round_is_over_when_every_exporter_was_tried_or_the_time_is_up():
+    """Before it, a GPU that somebody else fills would look free. A dead exporter must not hold it up for ever."""
+    scraped = Scraped()
+    scraped.answers |= {"n1": WHOLE, "n2": WorkerError("no answer")}
+    scraped.hold.clear()
+    async with scraping(scraped, first_round_limit_s=30) as scraper:
+        appear(scraper, "n1")
+        appear(scraper, "n2")
+        assert not scraper.went_round()
+        scraped.hold.set()
+        await scraped.until(3)
+        async with asyncio.timeout(10):
+            while not scraper.went_round():
+                await asyncio.sleep(0)  # noqa: ASYNC110 - the scraper has no event for it
+    scraped.hold.clear()
+    async with scraping(scraped, first_round_limit_s=30) as scraper:
+        appear(scraper, "n1")
+        assert not scraper.went_round()
+        scraped.now_s += 30
+        assert scraper.went_round()
+
+
 async def test_an_answer_that_cannot_be_read_is_a_missed_one():
     scraped = Scraped()
     scraped.answers["n1"] = "<html>"

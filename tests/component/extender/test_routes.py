@@ -66,7 +66,19 @@ async def test_the_explanation_of_a_placed_pod_is_its_decision_with_the_figures_
     assert explanation["chosen"] == "n2"
     assert explanation["runner_up"] == "n1"
     assert explanation["candidates"][0]["free_gpus"] == 1
-    assert "figures" in explanation["answers"]["Why not the emptiest GPU?"] or explanation["answers"]
+    assert all(answer.startswith("At ") for answer in explanation["answers"].values())
+
+
+async def test_the_only_node_left_is_a_decision_too(cluster):
+    """kube-scheduler then asks for no priorities; people ask all the same."""
+    pod = cluster.add_pod(raw_pod("p"))
+    async with serving(cluster) as caller:
+        await caller.filter(pod, "n1")
+        assert (await caller.bind(pod, "n1")) == ""
+        await caller.until_seen(await cluster.get_pod("ml", "p"))
+        _, explanation = await caller.get("/v1/pods/ml/p/explanation")
+    assert (explanation["chosen"], explanation["reason"]) == ("n1", "OnlyCandidate")
+    assert explanation["answers"]["Where should it go?"].startswith("At ")
 
 
 async def test_an_unknown_pod_is_a_404_with_a_message(cluster):

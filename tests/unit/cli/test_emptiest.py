@@ -4,33 +4,13 @@ from typing import Any
 
 import pytest
 
-from kvaware_cli.demo.emptiest import compare, dearest, emptiest
+from kvaware_cli.demo.emptiest import compare, dearest
 from kvaware_cli.wire import Explanation
 from kvaware_testing.extender_answers import candidate, explanation, refused
 
 
 def explained(*candidates: dict[str, Any], name: str = "p") -> Explanation:
     return Explanation.model_validate(explanation(candidates, name=name))
-
-
-def test_the_emptiest_is_the_one_with_most_free_hbm_then_most_free_gpus_then_by_name() -> None:
-    pod = explained(
-        candidate("c", hbm_free_gib=40, free_gpus=8),
-        candidate("b", hbm_free_gib=80, free_gpus=4),
-        candidate("z", hbm_free_gib=80, free_gpus=8),
-        candidate("a", hbm_free_gib=80, free_gpus=8),
-    )
-    found = emptiest(pod)
-    assert found is not None
-    assert found.node == "a"
-
-
-def test_a_node_that_cannot_take_the_pod_is_never_the_emptiest() -> None:
-    """It has no cost to compare with; that it was refused is told where the refusals stand."""
-    pod = explained(candidate("a", hbm_free_gib=10), {**refused("b"), "hbm_free_bytes": 1 << 40})
-    found = emptiest(pod)
-    assert found is not None
-    assert found.node == "a"
 
 
 def test_the_extra_cost_is_the_difference_of_the_totals() -> None:

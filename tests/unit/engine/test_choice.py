@@ -79,7 +79,7 @@ def test_another_revision_needs_other_weights():
 
 
 def test_block_groups_on_the_node_are_loaded_elsewhere_copied_or_recomputed():
-    """1 GiB: 43 ms from the node's CPU memory, 86 ms over the rack; elsewhere prefill (819 ms) beats the copy (859 ms)."""
+    """1 GiB: 43 ms from the node's CPU memory, 86 over the rack; elsewhere prefill (819) beats the copy (859)."""
     holder = bound("w", on="holder", gpu_class=GpuClass.EXCLUSIVE)
     cluster = Cluster(node("holder", rack="r", zone="z"), node("near", rack="r", zone="z"), node("far", zone="y")).see(
         model(weights_gib=0), holder, block_group(copies=[("ml:w:0", Tier.CPU, 1)])
@@ -198,7 +198,7 @@ def test_the_six_questions_are_answered():
     assert len(explanation.answers) == 6
     assert all(answer.endswith(".") for answer in explanation.answers.values())
     assert explanation.answers["Where should it go?"].startswith("b-warm")
-    assert "a-empty, cannot take it" in explanation.answers["Why not the emptiest GPU?"]
+    assert "a-empty has 8 GPUs free and cannot take it" in explanation.answers["Why not the emptiest GPU?"]
     assert "40.0 GiB per GPU" in explanation.answers["Could this blow up HBM?"]
     refused = cluster.engine.explain(cluster.demand(pod("y", gpus=9)), now_s=cluster.now_s)
     assert refused.verdict == "refused"
@@ -214,6 +214,14 @@ def test_the_emptiest_node_is_found_without_looking_at_anything_else():
     assert empty is not None
     assert empty.node == "a"
     assert explanation.chosen == "b"
+
+
+def test_a_node_that_cannot_take_the_pod_is_never_the_emptiest():
+    """It has no cost to compare with; that it only looks emptier is said beside it."""
+    cluster = Cluster(node("a"), node("b", ready=False, clique="c")).see(pod("x", on="a", gpus=4))
+    explanation = cluster.engine.explain(cluster.demand(pod()), now_s=1)
+    assert explanation.emptiest == "a"
+    assert "b has 8 GPUs free and cannot take it" in explanation.answers["Why not the emptiest GPU?"]
 
 
 def test_an_explanation_of_a_bound_pod_shows_its_reservation():
@@ -234,3 +242,39 @@ def test_a_nodes_view_shows_what_each_gpu_holds():
     assert [key.name for key in second.pods] == ["a"]
     assert view.problems == ("nvidia.com/gpu.memory: expected MiB, got 'x'",)
     assert view.use_age_s == 100
+
+
+def test_a_bound_pod_is_not_in_its_own_way_when_it_is_explained():
+    """It fills the node, and its use is its own, not somebody else's."""
+    one = bound("a", gpu_class=GpuClass.EXCLUSIVE, gpus=8)
+    scrape = use("n1", *(gpu_use(i, used_gib=70, free_gib=10, pod_key=("ml", "a")) for i in range(8)))
+    cluster = Cluster(node("n1")).see(one, scrape)
+    before = cluster.engine.version, cluster.engine.nodes(now_s=1)
+    explanation = cluster.engine.explain(cluster.demand(one), now_s=1)
+    assert explanation.chosen == "n1"
+    assert explanation.candidates[0].foreign_bytes == 0
+    assert explanation.candidates[0].free_gpus == 8
+    assert (cluster.engine.version, cluster.engine.nodes(now_s=1)) == before
+
+
+def test_the_reason_given_is_one_that_concerns_the_pod():
+    """Five nodes without the resource say less than the one whose slice is too small."""
+    mig = "nvidia.com/mig-1g.10gb"
+    cluster = Cluster(
+        *(node(f"n{i}") for i in range(5)),
+        node("mig", pool(resource=mig, gpu_class=GpuClass.PARTITION, hbm_gib=10)),
+    )
+    wanting = cluster.demand(pod(resource=mig, hbm_gib=20))
+    assert cluster.engine.would_admit(wanting, now_s=1) is Reason.PARTITION_TOO_SMALL
+    assert cluster.engine.explain(wanting, now_s=1).reason is Reason.PARTITION_TOO_SMALL
+
+
+def test_a_decision_keeps_the_emptiest_node_for_its_explanation():
+    """Most HBM to give, then most free GPUs, then the first name: here not what was chosen."""
+    cluster = Cluster(node("a", pool(devices=4)), node("b"), node("c", weights=["acme/m"])).see(
+        model(), pod("x", on="c")
+    )
+    decision = cluster.engine.choose_node(cluster.demand(pod(model="m")), ["a", "b", "c"], now_s=1)
+    assert decision.chosen is not None
+    assert decision.emptiest is not None
+    assert (decision.chosen.node, decision.emptiest.node) == ("c", "b")

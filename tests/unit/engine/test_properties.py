@@ -204,8 +204,9 @@ class Placement(RuleBasedStateMachine):
             assert self.engine.holder(uid) == fresh.holder(uid)
 
 
+# derandomize: the same sequences on every run, so that a failure is a change's own.
 Placement.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
 )
 test_placement_holds_its_invariants = Placement.TestCase
 

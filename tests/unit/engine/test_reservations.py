@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from kvaware_engine import GpuClass, Reason, Refusal, Reservation
-from kvaware_testing.builders import Cluster, bound, node, pod, pool, quota, shared_pool
+from kvaware_testing.builders import Cluster, bound, gpu_use, node, pod, pool, quota, shared_pool, use
 
 
 def one_gpu() -> Cluster:
@@ -188,6 +188,18 @@ def test_a_pod_seen_before_its_node_is_booked_when_the_node_comes():
     cluster.see(node())
     assert cluster.why_not(pod("b")) is Reason.GPU_COUNT
     assert cluster.engine.tenants()[0].used_hbm_bytes == 8 * 80 * 2**30
+
+
+def test_an_exporters_figures_may_come_before_their_node():
+    """And an exporter that goes leaves nothing behind."""
+    scrape = use("n1", *(gpu_use(i, used_gib=70, free_gib=10) for i in range(8)))
+    cluster = Cluster().see(scrape, node())
+    assert cluster.why_not(pod(hbm_gib=40)) is Reason.HBM_SHORT
+    cluster.engine.observe_use("n1", None)
+    assert cluster.why_not(pod(hbm_gib=40)) is None
+    ghost = Cluster().see(scrape)
+    ghost.engine.observe_use("n1", None)
+    assert len(ghost.engine._fleet) == 0
 
 
 def test_a_node_that_goes_and_comes_back_still_holds_its_pods():

@@ -70,8 +70,11 @@ def test_an_intended_pod_counts_for_filter_but_not_for_bind():
     """An intent is a guess that saves retries, never a promise."""
     cluster = Cluster(node()).see(quota(gpus=1))
     assert cluster.choose(pod("a")) == "n1"
+    view = cluster.engine.tenants()[0]
+    assert (view.used_gpus, view.intended_gpus, view.intended_hbm_bytes) == (0, 1, 80 * GIB)
     assert cluster.why_not(pod("b")) is Reason.TENANT_GPU_LIMIT
     assert cluster.bind(pod("b")) is None
+    assert cluster.engine.nodes(now_s=cluster.now_s)[0].pools[0].intended == 1
     assert cluster.bind(pod("a")) is Reason.TENANT_GPU_LIMIT
 
 
