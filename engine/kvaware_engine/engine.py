@@ -76,7 +76,7 @@ class Engine:
         self._now_s = 0.0
         self._fleet = Fleet(margins=self._margins)
         self._tenants = Tenants()
-        self._places = Places(self._settings)
+        self._places = Places(self._settings, self._fleet)
         self._models: dict[ObjectKey, ModelObservation] = {}
         self._pods: dict[str, PodObservation] = {}
         self._own: dict[str, dict[str, _Own]] = {}
@@ -564,7 +564,7 @@ class Engine:
         everywhere = pod_refusal(demand, headroom)
         codes = self._codes(demand, headroom)[indexes]
         admitted = np.flatnonzero(codes == ADMITTED) if everywhere is None else np.zeros(0, dtype=np.int64)
-        places = self._places.columns(demand.model, self._fleet)
+        places = self._places.columns(demand.model)
         costs: CostColumns | None = None
         if len(admitted):
             model = self._models.get(demand.model) if demand.model is not None else None

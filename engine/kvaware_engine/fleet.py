@@ -221,6 +221,11 @@ class Fleet:
         self.topology_version += 1
 
     @property
+    def layout(self) -> tuple[int, int]:
+        """Changes whenever what was computed per row must be computed again."""
+        return self.topology_version, self._size
+
+    @property
     def codes(self) -> int:
         """How many codes there are."""
         return len(self._codes)

@@ -67,9 +67,12 @@ class PlaceColumns:
 class Places:
     """Pods, weights and block groups by model. One owner; every method is synchronous."""
 
-    def __init__(self, settings: EngineSettings) -> None:
+    def __init__(self, settings: EngineSettings, fleet: Fleet) -> None:
         self._settings = settings
+        self._fleet = fleet
         self._models: dict[ObjectKey, ModelObservation] = {}
+        self._sharing: dict[str, set[ObjectKey]] = defaultdict(set)
+        """Weights to the models that are made of them."""
         self._pods: dict[ObjectKey, dict[str, int]] = defaultdict(lambda: defaultdict(int))
         """Model to node to how many of its pods are there."""
         self._node_of_pod: dict[ObjectKey, str] = {}
@@ -79,61 +82,75 @@ class Places:
         """Weights to the nodes whose annotation lists them."""
         self._groups: dict[ObjectKey, dict[ObjectKey, BlockGroupObservation]] = defaultdict(dict)
         self._group_model: dict[ObjectKey, ObjectKey] = {}
-        self._cache: dict[ObjectKey | None, tuple[int, int, PlaceColumns]] = {}
+        self._held_by: dict[ObjectKey, set[ObjectKey]] = defaultdict(set)
+        """Pod to the block groups that name it as a worker."""
+        # Columns, each valid for one layout of the fleet's rows.
+        self._layout = (-1, -1)
+        self._cache: dict[ObjectKey | None, PlaceColumns] = {}
+        self._pod_columns: dict[ObjectKey, IntArray] = {}
+        self._disk_columns: dict[tuple[str, str], BoolArray] = {}
+        """Model id and revision to the rows that have the weights without running a pod of them."""
 
     # -- observations ------------------------------------------------------------------------------------------------
 
     def model(self, key: ObjectKey, model: ModelObservation | None) -> None:
         """An InferenceModel came, changed or went."""
-        if model is None:
-            self._models.pop(key, None)
-        else:
+        before = self._models.pop(key, None)
+        if before is not None:
+            named = weights_id(before.model_id, before.revision)
+            self._sharing[named].discard(key)
+            if not self._sharing[named]:
+                del self._sharing[named]
+        if model is not None:
             self._models[key] = model
+            self._sharing[weights_id(model.model_id, model.revision)].add(key)
         self._cache.clear()
 
     def pod_bound(self, pod: PodObservation, node: str) -> None:
         """A pod is bound to a node."""
         self._node_of_pod[ObjectKey(pod.namespace, pod.name)] = node
         if pod.model is not None:
-            self._pods[ObjectKey(pod.namespace, pod.model)][node] += 1
+            self._count(ObjectKey(pod.namespace, pod.model), node, 1)
         self._forget_columns(pod)
 
     def pod_gone(self, pod: PodObservation, node: str, *, now_s: float) -> None:
         """It is not any more; what it loaded stays on the node's disk for a while."""
         self._node_of_pod.pop(ObjectKey(pod.namespace, pod.name), None)
-        self._forget_columns(pod)
-        if pod.model is None:
-            return
-        model_key = ObjectKey(pod.namespace, pod.model)
-        pods = self._pods[model_key]
-        pods[node] -= 1
-        if pods[node] <= 0:
-            del pods[node]
+        if pod.model is not None:
+            model_key = ObjectKey(pod.namespace, pod.model)
             model = self._models.get(model_key)
-            if model is not None:
+            if self._count(model_key, node, -1) == 0 and model is not None:
                 named = weights_id(model.model_id, model.revision)
                 self._left[named][node] = now_s + self._settings.weights_ttl_s
-        if not pods:
-            del self._pods[model_key]
+                self._disk_columns.pop((model.model_id, model.revision), None)
+        self._forget_columns(pod)
+
+    def _count(self, model_key: ObjectKey, node: str, change: int) -> int:
+        """Count a model's pods on one node, in the table and in its column. Returns: how many there are now."""
+        pods = self._pods[model_key]
+        pods[node] += change
+        count = pods[node]
+        column = self._pod_columns.get(model_key)
+        row = self._fleet.get(node)
+        if column is not None and row is not None and self._layout == self._fleet.layout:
+            column[row.index] = count
+        if count <= 0:
+            del pods[node]
+            if not pods:
+                del self._pods[model_key]
+        return count
 
     def _forget_columns(self, pod: PodObservation) -> None:
         """Drop what was computed for the pod's model, for those with the same weights, and for those it holds KV of."""
-        model = self._models.get(ObjectKey(pod.namespace, pod.model)) if pod.model is not None else None
-        prefix = f"{pod.namespace}:{pod.name}:"
-        for key in list(self._cache):
-            if key is None:
-                continue
-            other = self._models.get(key)
-            if (
-                key == (pod.namespace, pod.model)
-                or (model is not None and other is not None and _same_weights(model, other))
-                or any(
-                    copy.worker.startswith(prefix)
-                    for group in self._groups.get(key, {}).values()
-                    for copy in group.copies
-                )
-            ):
-                del self._cache[key]
+        if pod.model is not None:
+            model_key = ObjectKey(pod.namespace, pod.model)
+            self._cache.pop(model_key, None)
+            model = self._models.get(model_key)
+            if model is not None:
+                for key in self._sharing[weights_id(model.model_id, model.revision)]:
+                    self._cache.pop(key, None)
+        for group_key in self._held_by.get(ObjectKey(pod.namespace, pod.name), ()):
+            self._cache.pop(self._group_model[group_key], None)
 
     def node_lists(self, node: str, weights: Iterable[str], *, before: Iterable[str]) -> None:
         """The annotation ``kvaware.io/weights`` of a node changed."""
@@ -143,19 +160,25 @@ class Places:
                 del self._listed[name]
         for name in weights:
             self._listed[name].add(node)
-        self._cache.clear()
+        self._forget_disks()
 
     def group(self, key: ObjectKey, group: BlockGroupObservation | None) -> None:
         """A KVCacheBlockGroup came, changed or went."""
         old_model = self._group_model.pop(key, None)
         if old_model is not None:
-            self._groups[old_model].pop(key, None)
+            for worker in {_worker_pod(copy.worker) for copy in self._groups[old_model][key].copies}:
+                self._held_by[worker].discard(key)
+                if not self._held_by[worker]:
+                    del self._held_by[worker]
+            del self._groups[old_model][key]
             if not self._groups[old_model]:
                 del self._groups[old_model]
             self._cache.pop(old_model, None)
         if group is not None:
             self._group_model[key] = group.model
             self._groups[group.model][key] = group
+            for copy in group.copies:
+                self._held_by[_worker_pod(copy.worker)].add(key)
             self._cache.pop(group.model, None)
 
     def expire(self, now_s: float) -> bool:
@@ -171,36 +194,70 @@ class Places:
             if not self._left[weights]:
                 del self._left[weights]
         if gone:
-            self._cache.clear()
+            self._forget_disks()
         return bool(gone)
+
+    def _forget_disks(self) -> None:
+        self._disk_columns.clear()
+        self._cache.clear()
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
-    def columns(self, key: ObjectKey | None, fleet: Fleet) -> PlaceColumns:
+    def columns(self, key: ObjectKey | None) -> PlaceColumns:
         """See one model from every row; without a model nothing is anywhere."""
-        stamp = (fleet.topology_version, fleet.size)
-        kept = self._cache.get(key)
-        if kept is not None and kept[:2] == stamp:
-            return kept[2]
-        columns = self._compute(key, fleet)
-        self._cache[key] = (*stamp, columns)
+        if self._layout != self._fleet.layout:
+            self._layout = self._fleet.layout
+            self._cache.clear()
+            self._pod_columns.clear()
+            self._disk_columns.clear()
+        columns = self._cache.get(key)
+        if columns is None:
+            columns = self._cache[key] = self._compute(key)
         return columns
 
-    def _compute(self, key: ObjectKey | None, fleet: Fleet) -> PlaceColumns:
-        size, links, costs = fleet.size, self._settings.links, self._settings.pod_costs
-        model = self._models.get(key) if key is not None else None
-        pods = np.zeros(size, dtype=np.int64)
-        if key is not None:
+    def _pod_column(self, key: ObjectKey) -> IntArray:
+        """How many pods of a model are on each row; kept and counted on, because a roll-out binds pod after pod."""
+        column = self._pod_columns.get(key)
+        if column is None:
+            column = self._pod_columns[key] = np.zeros(self._fleet.size, dtype=np.int64)
             for node, count in self._pods.get(key, {}).items():
-                row = fleet.get(node)
+                row = self._fleet.get(node)
                 if row is not None:
-                    pods[row.index] = count
+                    column[row.index] = count
+        return column
+
+    def _disk_column(self, model: ModelObservation) -> BoolArray:
+        """Rows that have the weights though no pod of them runs there: it left lately, or the annotation says so."""
+        key = (model.model_id, model.revision)
+        column = self._disk_columns.get(key)
+        if column is None:
+            named = weights_id(model.model_id, model.revision)
+            column = self._disk_columns[key] = _nowhere(self._fleet.size)
+            # An annotation without a revision speaks for all revisions.
+            for nodes in (self._left.get(named, ()), self._listed.get(named, ()), self._listed.get(model.model_id, ())):
+                for node in nodes:
+                    row = self._fleet.get(node)
+                    if row is not None:
+                        column[row.index] = True
+        return column
+
+    def _with_weights(self, model: ModelObservation) -> BoolArray:
+        marked = self._disk_column(model).copy()
+        for key in self._sharing[weights_id(model.model_id, model.revision)]:
+            marked |= self._pod_column(key) > 0
+        return marked
+
+    def _compute(self, key: ObjectKey | None) -> PlaceColumns:
+        fleet, links, costs = self._fleet, self._settings.links, self._settings.pod_costs
+        size = fleet.size
+        model = self._models.get(key) if key is not None else None
+        pods = self._pod_column(key) if key is not None else np.zeros(size, dtype=np.int64)
         peers = _reach(fleet, pods > 0)
         gain_ms = np.zeros(size)
         gain_ms[peers.rack] = costs.rack_gain_ms
         gain_ms[peers.clique] = costs.clique_gain_ms
 
-        with_weights = self._rows(self._nodes_with_weights(model), fleet) if model is not None else _nowhere(size)
+        with_weights = self._with_weights(model) if model is not None else _nowhere(size)
         reach = _reach(fleet, with_weights)
         weights_at = _locations(with_weights, reach)
         fetch_ms_per_byte = 1000.0 / reach.bytes_per_s(links)
@@ -213,7 +270,7 @@ class Places:
         if key is not None and model is not None:
             groups = sorted(self._groups.get(key, {}).values(), key=lambda g: (-_largest(g), g.key))
             for group in groups[:_BLOCK_GROUPS_PRICED]:
-                self._add_group(group, model, fleet, kv_at, kv_bytes, kv_local_ms, kv_move_ms)
+                self._add_group(group, model, kv_at, kv_bytes, kv_local_ms, kv_move_ms)
         return PlaceColumns(
             weights_at=weights_at,
             fetch_ms_per_byte=fetch_ms_per_byte,
@@ -229,21 +286,19 @@ class Places:
         self,
         group: BlockGroupObservation,
         model: ModelObservation,
-        fleet: Fleet,
         kv_at: IntArray,
         kv_bytes: IntArray,
         kv_local_ms: FloatArray,
         kv_move_ms: FloatArray,
     ) -> None:
-        links, costs = self._settings.links, self._settings.pod_costs
+        fleet, links, costs = self._fleet, self._settings.links, self._settings.pod_costs
         holders = _nowhere(fleet.size)
         load_ms = np.full(fleet.size, math.inf)
         size_bytes = 0
         for copy in group.copies:
             if copy.state not in _SERVING_STATES:
                 continue
-            namespace, _, rest = copy.worker.partition(":")
-            node = self._node_of_pod.get(ObjectKey(namespace, rest.rpartition(":")[0]))
+            node = self._node_of_pod.get(_worker_pod(copy.worker))
             row = fleet.get(node) if node is not None else None
             if row is None:
                 continue
@@ -264,27 +319,11 @@ class Places:
         kv_bytes += np.where(holders, size_bytes, 0)
         np.minimum(kv_at, _locations(holders, reach), out=kv_at)
 
-    def _nodes_with_weights(self, model: ModelObservation) -> set[str]:
-        named = weights_id(model.model_id, model.revision)
-        nodes = {
-            *self._left.get(named, {}),
-            *self._listed.get(named, ()),
-            # An annotation without a revision speaks for all revisions.
-            *self._listed.get(model.model_id, ()),
-        }
-        for key, other in self._models.items():
-            if _same_weights(model, other) and key in self._pods:
-                nodes.update(self._pods[key])
-        return nodes
 
-    @staticmethod
-    def _rows(nodes: Iterable[str], fleet: Fleet) -> BoolArray:
-        marked = _nowhere(fleet.size)
-        for node in nodes:
-            row = fleet.get(node)
-            if row is not None:
-                marked[row.index] = True
-        return marked
+def _worker_pod(worker: str) -> ObjectKey:
+    """The pod in ``<namespace>:<pod>:<rank>``."""
+    namespace, _, rest = worker.partition(":")
+    return ObjectKey(namespace, rest.rpartition(":")[0])
 
 
 def _nowhere(size: int) -> BoolArray:
@@ -296,10 +335,6 @@ def _locations(marked: BoolArray, reach: "_Reach") -> IntArray:
     at[reach.near()] = NEAR
     at[marked] = ON_NODE
     return at
-
-
-def _same_weights(one: ModelObservation, other: ModelObservation) -> bool:
-    return (one.model_id, one.revision) == (other.model_id, other.revision)
 
 
 def _largest(group: BlockGroupObservation) -> int:

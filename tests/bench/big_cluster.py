@@ -9,7 +9,7 @@ from typing import Any
 
 from kvaware_testing.fake_api import FakeApi, raw_model, raw_node, raw_pod, raw_quota
 
-__all__ = ["NAMESPACES", "node_name", "pending_pod"]
+__all__ = ["fill", "node_name", "pending_pod", "whole_node"]
 
 NAMESPACES = 10
 MODELS = 20
@@ -23,6 +23,12 @@ PODS_ON_WHOLE = 7
 def node_name(index: int) -> str:
     """As cloud providers name them, more or less."""
     return f"gpu-node-{index:05d}"
+
+
+def whole_node(number: int) -> int:
+    """Index of the ``number``-th node that is not time-sliced; each has one GPU free."""
+    between = SHARED_EVERY - 1
+    return number // between * SHARED_EVERY + 1 + number % between
 
 
 def _node(index: int) -> dict[str, Any]:

@@ -42,7 +42,7 @@ def measure_decisions(nodes: int = 5_000, pods: int = 40_000) -> list[Row]:
     for index in range(ROUNDS):
         pod = parse_pod(big_cluster.pending_pod(index))
         assert pod is not None
-        node_name = big_cluster.node_name(1 + index * 5 % (nodes - 1))
+        node_name = big_cluster.node_name(big_cluster.whole_node(index))
         times_ms.append(_bind_ms(engine, pod, node_name, now_s=float(index)))
         engine.observe_pod(pod.uid, replace(pod, node=node_name), now_s=float(index))
     worst = percentile(times_ms, 0.99)

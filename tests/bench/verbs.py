@@ -159,7 +159,7 @@ def _rounds(ours: Caller, theirs: Caller) -> None:
         """Bind a waiting pod somewhere; both extenders do it, ours through the API server."""
         nonlocal waiting
         metadata = big_cluster.pending_pod(waiting)["metadata"]
-        node = big_cluster.node_name(1 + waiting % SPREAD * 5)
+        node = big_cluster.node_name(big_cluster.whole_node(waiting))
         waiting += 1
         asked = {"PodName": metadata["name"], "PodNamespace": metadata["namespace"], "PodUID": metadata["uid"]}
         body = json.dumps({**asked, "Node": node}).encode()
@@ -187,10 +187,6 @@ def _rounds(ours: Caller, theirs: Caller) -> None:
         other["metadata"]["labels"] = {"app": "web"}
         other["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
         both(turn, "filter", _request(other, order), "not ours" if counted else None)
-
-
-SPREAD = NODES // 5
-"""Binds go to every fifth node, from the second on: whole GPUs, one free on each."""
 
 
 def _verb_rows(ours: Caller, theirs: Caller) -> list[Row]:
