@@ -15,6 +15,7 @@ from kvaware_engine.decisions import (
 )
 from kvaware_engine.engine import Engine
 from kvaware_engine.explain import emptiest, explain_pod
+from kvaware_engine.names import PackedNames
 from kvaware_engine.observations import (
     Amounts,
     BlockGroupObservation,
@@ -35,10 +36,12 @@ from kvaware_engine.observations import (
     TenantQuotaObservation,
     Tier,
 )
-from kvaware_engine.reasons import REFUSAL_TEXTS, Reason, main_reason
+from kvaware_engine.reasons import CODE_OF_REASON, REASON_OF_CODE, REFUSAL_TEXTS, Reason, main_reason
 from kvaware_engine.settings import EngineSettings, HbmSettings, LinkSettings, PodCostSettings
 
 __all__ = [
+    "CODE_OF_REASON",
+    "REASON_OF_CODE",
     "REFUSAL_TEXTS",
     "Amounts",
     "BlockGroupObservation",
@@ -62,6 +65,7 @@ __all__ = [
     "NodeUse",
     "NodeView",
     "ObjectKey",
+    "PackedNames",
     "PodCostSettings",
     "PodDecision",
     "PodDemand",

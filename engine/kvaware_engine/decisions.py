@@ -1,9 +1,14 @@
 """What the engine answers: verdicts, decisions, cost terms and explanations, as frozen values."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import compress
+
+import numpy as np
+import numpy.typing as npt
 
 from kvaware_engine.observations import GpuClass, ObjectKey, Reservation
-from kvaware_engine.reasons import Reason
+from kvaware_engine.reasons import CODE_OF_REASON, REFUSAL_TEXTS, Reason
 
 __all__ = [
     "CandidateView",
@@ -79,14 +84,35 @@ class CostTerms:
 class FilterVerdict:
     """Which of the offered nodes can take the pod."""
 
-    admitted: list[str]
-    """In the order offered."""
-    refused: dict[str, str]
-    """Node to constant text. A pod-level refusal names one node: the others count as unresolvable as well."""
+    nodes: Sequence[str]
+    """As offered."""
+    codes: npt.NDArray[np.int8]
+    """Per node 0 for admitted, else the place of its reason in ``REASON_OF_CODE``. Shape (nodes,)."""
     reason: Reason | None
     """Set when the pod was refused on every node for one reason of its own (quota, model)."""
     counts: dict[Reason, int]
     """How many of the offered nodes were refused for which reason."""
+
+    @property
+    def admits(self) -> int:
+        """How many nodes were admitted."""
+        return len(self.nodes) - sum(self.counts.values())
+
+    @property
+    def admitted(self) -> list[str]:
+        """The nodes that can take the pod, in the order offered."""
+        return list(compress(self.nodes, (self.codes == 0).tolist())) if self.admits else []
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Node to constant text. A pod-level refusal names one node: the others count as unresolvable as well."""
+        if self.reason is not None:
+            return {min(self.nodes): REFUSAL_TEXTS[self.reason]} if self.nodes else {}
+        texts: dict[str, str] = {}
+        for reason in self.counts:
+            mask = (self.codes == CODE_OF_REASON[reason]).tolist()
+            texts.update(dict.fromkeys(compress(self.nodes, mask), REFUSAL_TEXTS[reason]))
+        return texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +154,7 @@ class PodDecision:
     decision_id: str
     """Deterministic: from the pod's UID and the engine's version."""
     demand: PodDemand
-    nodes: list[str]
+    nodes: Sequence[str]
     """As offered."""
     scores: list[int]
     """0..10 per offered node; the first choice alone has 10, the others at most 9; refused nodes 0."""

@@ -15,8 +15,7 @@ from kvaware_engine.fleet import Fleet, NodeRow
 from kvaware_engine.observations import GpuClass, GpuPool, Reservation
 from kvaware_engine.places import FAR, NEAR, NONE, ON_NODE, PlaceColumns
 from kvaware_engine.pools import UNKNOWN, DeviceState, PoolSummary, devices_of
-from kvaware_engine.reasons import REFUSAL_TEXTS, Reason, main_reason
-from kvaware_engine.verdict import CODE_REASONS
+from kvaware_engine.reasons import REASON_OF_CODE, REFUSAL_TEXTS, Reason, main_reason
 
 __all__ = ["Judged", "emptiest", "explain_pod", "node_view", "reason_of_choice", "view_candidate"]
 
@@ -73,7 +72,7 @@ class Judged:
 
     def refusal(self, position: int) -> Reason | None:
         """Why one offered node cannot take the pod."""
-        return self.everywhere if self.everywhere is not None else CODE_REASONS[int(self.codes[position])]
+        return self.everywhere if self.everywhere is not None else REASON_OF_CODE[int(self.codes[position])]
 
     def emptiest(self, free_gpus: IntArray, fit_bytes: IntArray) -> int:
         """Position in ``admitted`` of the node with the most HBM to give, then the most free GPUs, then by name.
@@ -90,8 +89,8 @@ class Judged:
         """What to say of a pod that no node can take."""
         if self.everywhere is not None:
             return self.everywhere
-        counts = np.bincount(self.codes, minlength=len(CODE_REASONS)).tolist()
-        return main_reason({reason: counts[code] for code, reason in enumerate(CODE_REASONS) if reason is not None})
+        counts = np.bincount(self.codes, minlength=len(REASON_OF_CODE)).tolist()
+        return main_reason({reason: counts[code] for code, reason in enumerate(REASON_OF_CODE) if reason is not None})
 
 
 def _states(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from kvaware_engine.names import NameTable, PackedNames
 from kvaware_engine.observations import GpuClass, GpuPool, NodeObservation, NodeUse
 from kvaware_engine.pools import Booking, BookingKind, PoolSummary, summarise
 
@@ -53,13 +54,6 @@ class Columns:
     def take(self, indexes: IntArray) -> "Columns":
         """The figures of some rows, copied."""
         return Columns(*(getattr(self, name)[indexes] for name in self.__slots__))
-
-
-class _Indexes(dict[str, int]):
-    """Node name to row; a name without a row reads as NO_CODE."""
-
-    def __missing__(self, name: str) -> int:
-        return NO_CODE
 
 
 class Lane:
@@ -172,7 +166,7 @@ class Fleet:
         self.clique = np.full(self._size, NO_CODE, dtype=np.int64)
         self.confidence = np.zeros(self._size, dtype=np.float64)
         self._codes: dict[str, int] = {}
-        self._index_of = _Indexes()
+        self._table: tuple[int, NameTable] | None = None
         self._ranks: tuple[int, IntArray] | None = None
         self.topology_version = 0
         """Grows when a row appears, goes or moves: what was computed per row must be computed again."""
@@ -203,7 +197,6 @@ class Fleet:
                 if index >= self._size - 1:  # the last row stays unknown: it is what NO_CODE reads
                     self._grow()
             row = self._rows[name] = NodeRow(index, name)
-            self._index_of[name] = index
             self.topology_version += 1
         return row
 
@@ -212,7 +205,6 @@ class Fleet:
         if row.node is not None or row.bookings or row.use is not None or self._rows.get(row.name) is not row:
             return
         del self._rows[row.name]
-        del self._index_of[row.name]
         self.dirty.discard(row.name)
         self.known[row.index] = False
         for lane in self.lanes.values():
@@ -290,8 +282,13 @@ class Fleet:
 
     def indexes(self, names: Sequence[str]) -> IntArray:
         """Rows of the named nodes, NO_CODE (the last row, always unknown) where there is none. Shape (names,)."""
-        # A dict with __missing__ under map: one C call per name, 0.3 ms for 5,000 fresh strings.
-        return np.fromiter(map(self._index_of.__getitem__, names), dtype=np.int64, count=len(names))
+        if isinstance(names, PackedNames):
+            if self._table is None or self._table[0] != self.topology_version:
+                rows = {row.name: row.index for row in self._rows.values()}
+                self._table = (self.topology_version, NameTable(rows, missing=NO_CODE))
+            return self._table[1].find(names)
+        rows_of = self._rows
+        return np.array([rows_of[name].index if name in rows_of else NO_CODE for name in names], dtype=np.int64)
 
     def columns(self, resource: str | None) -> Columns:
         """The figures of all rows for one resource, not copied: read them before the next change."""

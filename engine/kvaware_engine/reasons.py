@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["REFUSAL_TEXTS", "Reason", "main_reason"]
+__all__ = ["CODE_OF_REASON", "REASON_OF_CODE", "REFUSAL_TEXTS", "Reason", "main_reason"]
 
 
 class Reason(StrEnum):
@@ -62,6 +62,24 @@ REFUSAL_TEXTS: Final[dict[Reason, str]] = {
     Reason.STALE_VIEW: "kvaware: the view of the cluster is stale",
     Reason.ALREADY_BOUND: "kvaware: the pod is bound to another node",
 }
+
+REASON_OF_CODE: Final[tuple[Reason | None, ...]] = (
+    None,
+    Reason.NODE_UNKNOWN,
+    Reason.NODE_UNHEALTHY,
+    Reason.NODE_RESERVED,
+    Reason.NO_SUCH_GPU,
+    Reason.GPU_COUNT,
+    Reason.HBM_UNKNOWN,
+    Reason.PARTITION_TOO_SMALL,
+    Reason.HBM_SHORT,
+    Reason.TENANT_HBM_LIMIT,
+    Reason.GUARANTEED_TO_OTHERS,
+)
+"""Verdicts on nodes as small numbers, 0 for admitted. Of several reasons the first is given: what only time or people
+can mend before what a freed GPU mends."""
+
+CODE_OF_REASON: Final = {reason: code for code, reason in enumerate(REASON_OF_CODE) if reason is not None}
 
 _BESIDE_THE_POINT: Final = frozenset(
     {Reason.NO_SUCH_GPU, Reason.NODE_UNKNOWN, Reason.NODE_UNHEALTHY, Reason.NODE_RESERVED}

@@ -12,31 +12,15 @@ from kvaware_engine.decisions import PodDemand
 from kvaware_engine.fleet import CLASS_CODES, NO_CODE, Columns
 from kvaware_engine.observations import GpuClass
 from kvaware_engine.pools import UNKNOWN
-from kvaware_engine.reasons import Reason
+from kvaware_engine.reasons import CODE_OF_REASON, Reason
 from kvaware_engine.tenants import Headroom
 
-__all__ = ["ADMITTED", "CODE_REASONS", "charged_bytes", "needed_bytes", "node_codes", "pod_refusal"]
+__all__ = ["ADMITTED", "charged_bytes", "needed_bytes", "node_codes", "pod_refusal"]
 
 IntArray = npt.NDArray[np.int64]
 
 ADMITTED: Final = 0
 
-CODE_REASONS: Final[tuple[Reason | None, ...]] = (
-    None,
-    Reason.NODE_UNKNOWN,
-    Reason.NODE_UNHEALTHY,
-    Reason.NODE_RESERVED,
-    Reason.NO_SUCH_GPU,
-    Reason.GPU_COUNT,
-    Reason.HBM_UNKNOWN,
-    Reason.PARTITION_TOO_SMALL,
-    Reason.HBM_SHORT,
-    Reason.TENANT_HBM_LIMIT,
-    Reason.GUARANTEED_TO_OTHERS,
-)
-"""Code to reason, the first that holds wins: what only time or people can mend before what a freed GPU mends."""
-
-_CODES: Final = {reason: code for code, reason in enumerate(CODE_REASONS)}
 _MOST_BYTES: Final = 2**62
 """Above every GPU's memory and inside int64: an absurd request compares as too large, it does not wrap around."""
 _SHARED: Final = CLASS_CODES[GpuClass.SHARED]
@@ -92,14 +76,14 @@ def node_codes(
         headroom: What its tenant may still take; None: nothing limits it.
         tenant_code: The fleet's code of its tenant.
         whole_gpu_free_ratio: Share of a GPU that must be free for a pod that wants it whole, 0..1.
-    Returns: A code of ``CODE_REASONS`` per node, shape (nodes,).
+    Returns: A code of ``REASON_OF_CODE`` per node, shape (nodes,).
     """
     codes = np.zeros(len(columns.known), dtype=np.int8)
 
     def refuse(reason: Reason, where: npt.NDArray[np.bool_]) -> None:
-        np.copyto(codes, _CODES[reason], where=where)
+        np.copyto(codes, CODE_OF_REASON[reason], where=where)
 
-    # The last that holds is written last: in reverse order of CODE_REASONS.
+    # The last that holds is written last: in reverse order of REASON_OF_CODE.
     if demand.resource is not None:
         if headroom is not None:
             charged = charged_bytes(columns, demand)

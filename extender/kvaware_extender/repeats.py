@@ -1,5 +1,6 @@
 """Replies to filter that were given already: kube-scheduler asks again about a pod while nothing has changed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import orjson
@@ -28,7 +29,7 @@ class Repeats:
     def __init__(self, max_bytes: int) -> None:
         self._given: LRUCache[str, _Given] = LRUCache(max_bytes, getsizeof=lambda g: len(g.body) + len(g.reply) + 500)
 
-    def get(self, demand: PodDemand, *, version: int, body: bytes, names: list[str]) -> bytes | None:
+    def get(self, demand: PodDemand, *, version: int, body: bytes, names: Sequence[str]) -> bytes | None:
         """The reply, if this pod was judged with the same demand, nodes and state.
 
         kube-scheduler collects nodes in parallel, so the same nodes come in any order; it reads the reply as a set.

@@ -1,12 +1,14 @@
 """Filter and prioritize: bytes in, bytes out, nothing that waits. kube-scheduler calls them 100 times a second."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
+
 from kvaware_cluster import parse_pod
-from kvaware_engine import REFUSAL_TEXTS, Engine, FilterVerdict, PodDemand, Reason, main_reason
+from kvaware_engine import Engine, FilterVerdict, PodDemand, Reason, main_reason
 from kvaware_extender.decision_log import DecisionLog
 from kvaware_extender.freshness import Freshness
 from kvaware_extender.memory import Decided, Memory
@@ -57,15 +59,15 @@ class Verbs:
         if self._freshness.stale():
             verdict = _stale(offer.names)
             self._refused(demand, offer, verdict, trace_id)
-            return render_filter(offer, [], verdict.refused)
+            return render_filter(offer, verdict)
         if offer.items is None:
             given = self._repeats.get(demand, version=self._engine.version, body=body, names=offer.names)
             if given is not None:
                 self._metrics.repeats.inc()
                 return given
         verdict = self._engine.filter_nodes(demand, offer.names, now_s=self._clock())
-        reply = render_filter(offer, verdict.admitted, verdict.refused)
-        if len(verdict.admitted) == 1:
+        reply = render_filter(offer, verdict)
+        if verdict.admits == 1:
             # kube-scheduler asks for no priorities when one node is left: the choice is made here.
             self._choose(demand, verdict.admitted, trace_id)
         if offer.items is None:
@@ -73,7 +75,7 @@ class Verbs:
             self._repeats.put(demand, version=self._engine.version, body=body, reply=reply)
         for reason, nodes in verdict.counts.items():
             self._metrics.node_refusals[reason].inc(nodes)
-        if verdict.admitted or not offer.names:
+        if verdict.admits or not offer.names:
             self._wakeups.admitted(demand.uid)
         else:
             self._refused(demand, offer, verdict, trace_id)
@@ -90,7 +92,7 @@ class Verbs:
             return render_priorities(offer.names, [0] * len(offer.names))
         return render_priorities(offer.names, self._choose(demand, offer.names, trace_id))
 
-    def _choose(self, demand: PodDemand, names: list[str], trace_id: str | None) -> list[int]:
+    def _choose(self, demand: PodDemand, names: Sequence[str], trace_id: str | None) -> list[int]:
         """Make the decision, remember and log it. Returns: the scores."""
         decision = self._engine.choose_node(demand, names, now_s=self._clock())
         at = datetime.now(UTC)
@@ -136,8 +138,7 @@ class Verbs:
         )
 
 
-def _stale(names: list[str]) -> FilterVerdict:
-    """One entry, always for the same node: kube-scheduler takes a node that is left out for unresolvable as well."""
-    reason = Reason.STALE_VIEW
-    refused = {min(names): REFUSAL_TEXTS[reason]} if names else {}
-    return FilterVerdict(admitted=[], refused=refused, reason=reason, counts={reason: len(names)})
+def _stale(names: Sequence[str]) -> FilterVerdict:
+    """One constant refusal of the pod."""
+    codes = np.full(len(names), -1, dtype=np.int8)
+    return FilterVerdict(nodes=names, codes=codes, reason=Reason.STALE_VIEW, counts={Reason.STALE_VIEW: len(names)})
