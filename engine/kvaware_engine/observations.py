@@ -83,6 +83,8 @@ class GpuPool:
     hbm_bytes: int | None
     """Memory of one device by its label; None when no label tells."""
     product: str = ""
+    mig_profile: str | None = None
+    """None: whole GPUs. Else the slices' profile, as ``1g.10gb`` or ``1g.10gb.me``; empty: slices of unknown profile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

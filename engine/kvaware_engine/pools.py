@@ -91,11 +91,10 @@ def _round_up(value: int) -> int:
 
 def _uses_by_device(pool: GpuPool, uses: Sequence[GpuUse]) -> list[GpuUse | None]:
     """The exporter's entries of this pool in index order, padded with None to the pool's size."""
-    if pool.gpu_class is GpuClass.PARTITION:
-        profile = pool.resource.removeprefix("nvidia.com/mig-") if "/mig-" in pool.resource else None
-        mine = [use for use in uses if use.mig_profile and (profile is None or use.mig_profile == profile)]
-    else:
+    if pool.mig_profile is None:
         mine = [use for use in uses if not use.mig_profile]
+    else:
+        mine = [use for use in uses if use.mig_profile and pool.mig_profile in ("", use.mig_profile)]
     mine.sort(key=lambda use: (use.index, use.uuid))
     padded: list[GpuUse | None] = [*mine[: pool.devices]]
     padded.extend([None] * (pool.devices - len(padded)))
