@@ -16,10 +16,19 @@ class Freshness:
 
     def __init__(self, view: View, *, stale_view: StaleView, max_view_age_s: float) -> None:
         self._view = view
+        self._synced = False
         self._max_age_s = max_view_age_s if stale_view is StaleView.REFUSE else float("inf")
 
     def stale(self) -> bool:
-        """Whether our pods are refused now. Called on the hot path: one pass over five kinds."""
+        """Whether our pods are refused now. Called on the hot path: one pass over five kinds.
+
+        Until the first complete view they are, under either rule: before the exporters were asked a GPU that somebody
+        else fills looks free.
+        """
+        if not self._synced:
+            self._synced = self._view.synced()  # it never turns back
+            if not self._synced:
+                return True
         max_age_s = self._max_age_s
         return any(age_s is None or age_s > max_age_s for age_s in self._view.ages().values())
 

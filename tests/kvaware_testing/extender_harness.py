@@ -10,13 +10,13 @@ import aiohttp
 
 from kvaware_cluster import DirectorySource, Kind, WatchEvent
 from kvaware_cluster.manifests import Folder, complete
-from kvaware_cluster.source import RawObject
+from kvaware_cluster.source import ExporterTarget, RawObject
 from kvaware_engine.observations import ObjectKey
 from kvaware_extender import Extender, ExtenderSettings, WakeUpSettings, running_extender
 from kvaware_testing.fake_api import Raw
 from kvaware_testing.store_harness import QUICK, FakeClock, eventually
 
-__all__ = ["Caller", "MemoryCluster", "offer", "quiet_settings", "serving", "shared_node"]
+__all__ = ["Caller", "MemoryCluster", "exporter_pod", "offer", "quiet_settings", "serving", "shared_node"]
 
 KINDS = {
     "Node": Kind.NODE,
@@ -55,6 +55,15 @@ class MemoryCluster(DirectorySource):
         for gate in self.deliver.values():
             gate.set()
         self.unlistable: dict[Kind, Exception] = {}
+        self.asked_exporters = asyncio.Event()
+        self.answer_exporters = asyncio.Event()
+        """While clear, exporters are asked and do not answer."""
+        self.answer_exporters.set()
+
+    def add_exporter(self, node: str, text: str) -> None:
+        """An exporter pod on the node that answers with this text."""
+        self._exporters[node] = text
+        self.add_pod(exporter_pod(node))
 
     def raw_pod(self, name: str, namespace: str = "ml") -> Raw:
         """The pod as the cluster has it."""
@@ -75,6 +84,11 @@ class MemoryCluster(DirectorySource):
         async for event in super().watch(kind, resource_version):
             await self.deliver[kind].wait()
             yield event
+
+    async def read_exporter(self, target: ExporterTarget) -> str:
+        self.asked_exporters.set()
+        await self.answer_exporters.wait()
+        return await super().read_exporter(target)
 
     async def get_pod(self, namespace: str, name: str) -> RawObject | None:
         self.calls.append("get_pod")
@@ -119,6 +133,17 @@ def shared_node(name: str = "n1", *, gpus: int = 1, replicas: int = 4) -> Raw:
             "allocatable": {"nvidia.com/gpu": offered},
             "conditions": [{"type": "Ready", "status": "True"}],
         },
+    }
+
+
+def exporter_pod(node: str) -> Raw:
+    """A DCGM exporter of the GPU operator, running on the node."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"dcgm-{node}", "namespace": "gpu-operator", "labels": {"app": "nvidia-dcgm-exporter"}},
+        "spec": {"nodeName": node, "containers": [{"name": "exporter"}]},
+        "status": {"phase": "Running", "podIP": "127.0.0.1"},
     }
 
 

@@ -1,12 +1,15 @@
 """An old view is never answered from as if it were fresh."""
 
+import asyncio
+from dataclasses import replace
+
 import pytest
 
 from kvaware_cluster import Kind, NotFoundError
 from kvaware_extender import StaleView
 from kvaware_testing.extender_harness import MemoryCluster, serving
 from kvaware_testing.fake_api import raw_node, raw_pod
-from kvaware_testing.store_harness import FakeClock
+from kvaware_testing.store_harness import QUICK, FakeClock, eventually
 
 STALE = "kvaware: the view of the cluster is stale"
 
@@ -68,6 +71,26 @@ async def test_a_kind_that_cannot_be_listed_refuses_whatever_the_rule(rule):
         assert (await caller.filter(pod, "n1"))["FailedAndUnresolvableNodes"] == {"n1": STALE}
         assert await caller.bind(pod, "n1") == STALE
         assert (await caller.filter(web(pod), "n1"))["NodeNames"] == ["n1"]
+
+
+@pytest.mark.parametrize("rule", list(StaleView))
+async def test_before_every_exporter_was_asked_our_pods_wait(rule):
+    """After a restart a GPU that a foreign program fills would look free until its exporter has answered."""
+    cluster = MemoryCluster(raw_node("n1", gpus=1))
+    cluster.add_exporter("n1", "")
+    pod = cluster.add_pod(raw_pod("p"))
+    cluster.answer_exporters.clear()
+    scraped = replace(QUICK, dcgm=replace(QUICK.dcgm, enabled=True, first_round_limit_s=1e6))
+    async with serving(cluster, synced=False, stale_view=rule, store=scraped) as caller:
+        await caller.until_seen(pod)
+        await asyncio.wait_for(cluster.asked_exporters.wait(), 10)
+        assert (await caller.get("/readyz"))[0] == 503
+        assert (await caller.filter(pod, "n1"))["FailedAndUnresolvableNodes"] == {"n1": STALE}
+        assert await caller.bind(pod, "n1") == STALE
+        cluster.answer_exporters.set()
+        await eventually(caller.extender.store.synced)
+        assert (await caller.get("/readyz"))[0] == 200
+        assert (await caller.filter(pod, "n1"))["NodeNames"] == ["n1"]
 
 
 @pytest.mark.parametrize("path", ["/v1/pods/ml/nobody/explanation", "/v1/nodes", "/v1/tenants", "/readyz"])

@@ -130,6 +130,8 @@ class View:
         pytest.param(View(tenant_quota=None), StaleView.REFUSE, "cannot be listed: tenantquota", id="unknown"),
         pytest.param(View(tenant_quota=None), StaleView.ADMIT, "cannot be listed: tenantquota", id="unknown, allowed"),
         pytest.param(View(synced=False, pod=None), StaleView.ADMIT, "not been read completely", id="not read yet"),
+        pytest.param(View(synced=False), StaleView.REFUSE, "not been read completely", id="exporters not asked yet"),
+        pytest.param(View(synced=False), StaleView.ADMIT, "not been read completely", id="not asked yet, old allowed"),
     ],
 )
 def test_the_rule_of_stale_views(view, rule, problem):
