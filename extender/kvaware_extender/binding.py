@@ -139,6 +139,7 @@ class Binder:
         # No await between the look at the view and the reservation: in one loop that makes it check-and-take.
         if self._freshness.stale():
             return Outcome(BindResult.STALE, REFUSAL_TEXTS[Reason.STALE_VIEW])
+        in_doubt_before = self.doubts.get(args.uid) is not None
         reservation = self._engine.reserve(demand, args.node, now_s=self._clock())
         if isinstance(reservation, Refusal):
             self._metrics.refused(reservation.reason)
@@ -156,9 +157,13 @@ class Binder:
                 case None | BindResult.IN_DOUBT:
                     doubt = self.doubts.add(uid=args.uid, namespace=args.namespace, name=args.name, node=args.node)
                     self._tasks.errand(f"doubt {args.uid}", self.doubts.clear_up(doubt))
-                case _:
+                case BindResult.POD_GONE | BindResult.BOUND_ELSEWHERE:
                     self.doubts.drop(args.uid)
                     self._engine.release(args.uid, args.node)
+                case _ if not in_doubt_before:
+                    self._engine.release(args.uid, args.node)
+                case _:
+                    pass  # this request was refused; an earlier one may still take effect
         return outcome
 
     async def _write(self, args: BindArgs, annotations: Mapping[str, str]) -> Outcome:

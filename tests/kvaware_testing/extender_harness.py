@@ -104,6 +104,11 @@ class MemoryCluster(DirectorySource):
         if self.bind_error is not None:
             raise self.bind_error
 
+    async def bind_unasked(self, name: str, node: str, *, annotations: Mapping[str, str] | None = None) -> None:
+        """Bind a pod behind the extender's back: another scheduler, or a request of ours that arrives late."""
+        uid = self.raw_pod(name)["metadata"]["uid"]
+        await super().bind(namespace="ml", name=name, uid=uid, node=node, annotations=annotations or {})
+
     async def patch_pod_condition(self, *, namespace: str, name: str, uid: str, condition: Mapping[str, Any]) -> None:
         self.calls.append("patch_pod_condition")
         if self.patch_error is not None:

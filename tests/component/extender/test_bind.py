@@ -163,6 +163,56 @@ async def test_while_a_binding_is_in_doubt_another_node_is_refused():
     assert cluster.node_of("p") == "n1"
 
 
+REFUSALS_OF_A_RETRY = [
+    pytest.param(401, "Unauthorized", id="401"),
+    pytest.param(403, "Forbidden", id="403"),
+    pytest.param(422, "Invalid", id="422"),
+    pytest.param(429, "TooManyRequests", id="429"),
+]
+
+
+@pytest.mark.parametrize(("status", "reason"), REFUSALS_OF_A_RETRY)
+async def test_a_retry_that_is_refused_says_nothing_about_the_request_before_it(status, reason):
+    """The first request may still be on its way when the second is throttled: its GPU is nobody else's yet."""
+    cluster = MemoryCluster(raw_node("n1", gpus=1))
+    pod, other = (cluster.add_pod(raw_pod(name)) for name in ("p", "q"))
+    async with serving(cluster) as caller:
+        await caller.until_seen(other)
+        cluster.carry_out, cluster.bind_error = False, UpstreamError("connection reset")
+        assert "did not say in time" in await caller.bind(pod, "n1")
+        cluster.bind_error = ClusterApiError("no", status=status, reason=reason)
+        assert str(status) in await caller.bind(pod, "n1")
+        assert caller.extender.engine.holder(pod["metadata"]["uid"]) == ("n1",)
+        assert len(caller.extender.binder.doubts) == 1
+        cluster.deliver[Kind.POD].clear()
+        await cluster.bind_unasked("p", "n1")  # the first request lands
+        cluster.carry_out, cluster.bind_error = True, None
+        assert await caller.bind(other, "n1") == "kvaware: not enough free GPUs"
+        assert await caller.bind(pod, "n1") == ""
+        assert len(caller.extender.binder.doubts) == 0
+    assert (cluster.node_of("p"), cluster.node_of("q")) == ("n1", None)
+
+
+@pytest.mark.parametrize("fate", ["gone", "elsewhere"])
+async def test_a_retry_that_finds_the_pod_gone_or_elsewhere_ends_the_doubt(fate):
+    """Then the first request can take effect no more, and its GPU is free."""
+    cluster = MemoryCluster(raw_node("n1", gpus=1), raw_node("n2", gpus=1))
+    pod = cluster.add_pod(raw_pod("p"))
+    async with serving(cluster) as caller:
+        await caller.until_seen(pod)
+        cluster.carry_out, cluster.bind_error = False, UpstreamError("connection reset")
+        await caller.bind(pod, "n1")
+        cluster.deliver[Kind.POD].clear()
+        if fate == "gone":
+            cluster.delete_pod("ml", "p")
+        else:
+            await cluster.bind_unasked("p", "n2")
+        cluster.carry_out, cluster.bind_error = True, None
+        assert await caller.bind(pod, "n1") != ""
+        assert len(caller.extender.binder.doubts) == 0
+        assert caller.extender.engine.holder(pod["metadata"]["uid"]) == ()
+
+
 async def test_a_lost_binding_is_released_once_it_cannot_take_effect_any_more():
     """Nothing is booked for ever: after the API server's own limit an unbound pod was not bound."""
     clock = FakeClock()
@@ -210,12 +260,9 @@ async def test_a_conflict_with_another_node_releases_ours():
     async with serving(cluster) as caller:
         await caller.until_seen(pod)
         cluster.deliver[Kind.POD].clear()
-        metadata = pod["metadata"]
-        await MemoryCluster.__mro__[1].bind(
-            cluster, namespace="ml", name="p", uid=metadata["uid"], node="n2", annotations={}
-        )
+        await cluster.bind_unasked("p", "n2")
         assert await caller.bind(pod, "n1") == "kvaware: the pod is bound to another node"
-        assert caller.extender.engine.holder(metadata["uid"]) == ()
+        assert caller.extender.engine.holder(pod["metadata"]["uid"]) == ()
 
 
 async def test_two_binds_of_one_pod_run_one_after_the_other():
