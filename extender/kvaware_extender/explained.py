@@ -12,7 +12,7 @@ __all__ = ["recorded"]
 
 
 def recorded(decided: Decided, pod: PodObservation) -> Explanation:
-    """What was decided for this pod, with the figures of then."""
+    """What was decided for this pod, which is bound, with the figures of then."""
     decision = decided.decision
     kept = (decision.chosen, decision.runner_up, decision.emptiest)
     candidates = {view.node: view for view in kept if view is not None}
@@ -20,7 +20,7 @@ def recorded(decided: Decided, pod: PodObservation) -> Explanation:
         decision.demand,
         list(candidates.values()),
         refusal=decision.reason,
-        reservation=pod.reservation if pod.node else None,
+        reservation=pod.reservation,
     )
     at = decided.at.strftime("%Y-%m-%dT%H:%M:%SZ")
     answers = {question: f"At {at}: {answer}" for question, answer in explanation.answers.items()}

@@ -236,6 +236,15 @@ class Caller:
         """Wait until the store has the pod."""
         await eventually(lambda: self.seen(pod))
 
+    async def until_bound(self, name: str, namespace: str = "ml") -> None:
+        """Wait until the store has the pod bound."""
+
+        def bound() -> bool:
+            observed = self.extender.store.pod(namespace, name)
+            return observed is not None and observed.node is not None
+
+        await eventually(bound)
+
 
 @asynccontextmanager
 async def serving(

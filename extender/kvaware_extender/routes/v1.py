@@ -45,7 +45,8 @@ def v1_routes(
         if pod is None:
             message = f"pod {namespace}/{name}: there is none that asks for GPUs or names a model"
             raise ApiError(status=404, code="PodNotFound", message=message)
-        decided = memory.decision(pod.uid)
+        # A pending pod may have been chosen a node that is taken by now: what was decided answers for bound pods only.
+        decided = memory.decision(pod.uid) if pod.node is not None else None
         if decided is not None:
             return await answer(recorded(decided, pod))
         return await answer(engine.explain(engine.demand(pod), now_s=clock()))
@@ -87,7 +88,7 @@ def v1_routes(
             "GET",
             "/v1/pods/{namespace}/{name}/explanation",
             explanation,
-            "Why a pod went where it is: the recorded decision, else as things are now.",
+            "Why a bound pod went where it is (the recorded decision, if kept), or why a pending one waits now.",
             {200: "An Explanation.", 404: "There is no such pod that asks for GPUs or names a model."},
         ),
         route("GET", "/v1/nodes", nodes, "Every node with its GPUs and what they hold.", {200: "A list of nodes."}),

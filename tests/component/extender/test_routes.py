@@ -54,6 +54,19 @@ async def test_the_explanation_of_a_pending_pod_is_of_now(cluster):
     assert explanation["reason"] == "TenantGPULimit"
 
 
+async def test_a_choice_that_came_to_nothing_does_not_answer_for_a_pod_that_is_pending(cluster):
+    """It was once sent to n2, others were faster, and now nothing is free: that is what people ask about."""
+    pod = cluster.add_pod(raw_pod("p", gpus=1))
+    async with serving(cluster) as caller:
+        await caller.until_seen(pod)
+        await caller.prioritize(pod, "n1", "n2")
+        for other in (raw_pod("x", gpus=8, node="n1"), raw_pod("y", gpus=1, node="n2")):
+            await caller.until_seen(cluster.add_pod({**other, "metadata": {**other["metadata"], "namespace": "b"}}))
+        _, explanation = await caller.get("/v1/pods/ml/p/explanation")
+    assert (explanation["verdict"], explanation["chosen"], explanation["reason"]) == ("refused", None, "NotEnoughGPUs")
+    assert not explanation["answers"]["Where should it go?"].startswith("At ")
+
+
 async def test_the_explanation_of_a_placed_pod_is_its_decision_with_the_figures_of_then(cluster):
     """Figures of now would show the pod's own GPUs as taken and its node as full."""
     pod = cluster.add_pod(raw_pod("p", gpus=1))
@@ -61,6 +74,7 @@ async def test_the_explanation_of_a_placed_pod_is_its_decision_with_the_figures_
         await caller.until_seen(pod)
         await caller.prioritize(pod, "n1", "n2")
         assert await caller.bind(pod, "n2") == ""
+        await caller.until_bound("p")
         status, explanation = await caller.get("/v1/pods/ml/p/explanation")
     assert status == 200
     assert explanation["chosen"] == "n2"
@@ -75,7 +89,7 @@ async def test_the_only_node_left_is_a_decision_too(cluster):
     async with serving(cluster) as caller:
         await caller.filter(pod, "n1")
         assert (await caller.bind(pod, "n1")) == ""
-        await caller.until_seen(await cluster.get_pod("ml", "p"))
+        await caller.until_bound("p")
         _, explanation = await caller.get("/v1/pods/ml/p/explanation")
     assert (explanation["chosen"], explanation["reason"]) == ("n1", "OnlyCandidate")
     assert explanation["answers"]["Where should it go?"].startswith("At ")
