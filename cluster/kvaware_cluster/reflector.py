@@ -6,8 +6,8 @@
       ▲          │ 410 (answer or ERROR event)            │ cut, time-out, 5xx: wait, watch again from that version
       └──────────┴──── 404, 403: unknown; wait; list ◀────┘
     anything unforeseen: log it, wait, list. Cancellation is the only end.
-A kind whose removals are held (``hold_removals_s``) takes none from a watch: it is listed once the hold has passed, and
-what is missing then is removed.
+A kind whose removals are held (``hold_removals_s``) takes none from a watch, nor from the first list that lacks an
+object: it is listed again once the hold has passed, and what is still missing then is removed.
 """
 
 import asyncio
@@ -21,10 +21,12 @@ import structlog
 from kvaware_cluster.backoff import Backoff
 from kvaware_cluster.errors import ClusterApiError, GoneError, ThrottledError
 from kvaware_cluster.parse.wire import object_key
+from kvaware_cluster.removals import RemovalHold
 from kvaware_cluster.settings import StoreSettings
 from kvaware_cluster.source import EventType, Kind, RawObject, Source
 from kvaware_cluster.table import Table
 from kvaware_crds.errors import UpstreamError, WireError
+from kvaware_engine.observations import ObjectKey
 
 __all__ = ["Reflector"]
 
@@ -55,8 +57,7 @@ class Reflector:
         self._settings = settings
         self._clock = clock
         self._listed = listed
-        self._hold_removals_s = hold_removals_s
-        self._list_at_s: float | None = None
+        self._removals = RemovalHold(hold_removals_s)
         self._backoff = Backoff(settings.backoff_first_s, settings.backoff_max_s, rng)
         self._fresh_at_s: float | None = None
         self._complete = False
@@ -103,8 +104,8 @@ class Reflector:
                 await asyncio.sleep(wait_s)
 
     async def _list(self) -> None:
-        await self._hold()
         began_at_s = self._clock()
+        listed_at_s = asyncio.get_running_loop().time()
         version = ""
         for table in self._tables:
             table.begin_list()
@@ -115,8 +116,10 @@ class Reflector:
                     for raw in page.items[start : start + YIELD_EVERY]:
                         self._see(raw)
                     await asyncio.sleep(0)
+        missing = set().union(*(table.missing() for table in self._tables))
+        kept = self._removals.listed(missing, began_at_s=listed_at_s)
         for table in self._tables:
-            table.end_list()
+            table.end_list(keep=kept)
         self._listed(began_at_s)
         # last: a listener that raised gets the whole list again, and nothing counts as listed before
         self._complete = True
@@ -128,13 +131,14 @@ class Reflector:
         opened_at_s = asyncio.get_running_loop().time()
         events = 0
         try:
-            async with asyncio.timeout(None) as held, aclosing(self._source.watch(self._kind, version)) as stream:
+            async with (
+                asyncio.timeout_at(self._removals.look_at_s()) as held,
+                aclosing(self._source.watch(self._kind, version)) as stream,
+            ):
                 async for event in stream:
-                    if event.type is EventType.DELETED and self._hold_removals_s is not None:
-                        self._list_at_s = self._list_at_s or asyncio.get_running_loop().time() + self._hold_removals_s
-                        held.reschedule(self._list_at_s)
-                    elif event.type is not EventType.BOOKMARK:
+                    if event.type is not EventType.BOOKMARK:
                         self._take(event.type, event.object)
+                        held.reschedule(self._removals.look_at_s())
                     self.resource_version = _version_of(event.object) or self.resource_version
                     self._fresh_at_s = self._clock()
                     if events == 1:  # the first event only says that the stream is open
@@ -142,11 +146,9 @@ class Reflector:
                     events += 1
                     if events % YIELD_EVERY == 0:
                         await asyncio.sleep(0)
-        except TimeoutError:  # ours: a source has none of its own, it raises UpstreamError
+        except TimeoutError:  # ours, for a list that confirms removals: a source raises UpstreamError instead
+            self.resource_version = None
             return 0.0
-        finally:
-            if self._list_at_s is not None:
-                self.resource_version = None
         self._fresh_at_s = self._clock()
         if events > 1 or asyncio.get_running_loop().time() - opened_at_s >= self._settings.watch_min_s:
             self._recovered()
@@ -154,19 +156,21 @@ class Reflector:
         return self._wait_s(None)
 
     def _see(self, raw: RawObject) -> None:
-        try:
-            key = object_key(raw, self._kind)
-        except WireError as error:
-            log.warning("object without a name passed over", kind=self._kind, error=str(error))
+        """An object of a list."""
+        key = self._key(raw)
+        if key is None:
             return
         for table in self._tables:
             table.see(key, raw)
 
     def _take(self, type_: EventType, raw: RawObject) -> None:
-        try:
-            key = object_key(raw, self._kind)
-        except WireError as error:
-            log.warning("object without a name passed over", kind=self._kind, error=str(error))
+        """A change, as a watch tells it."""
+        key = self._key(raw)
+        if key is None:
+            return
+        if type_ is not EventType.DELETED:
+            self._removals.present(key)
+        elif self._removals.deleted(key, at_s=asyncio.get_running_loop().time()):
             return
         for table in self._tables:
             if type_ is EventType.DELETED:
@@ -174,16 +178,18 @@ class Reflector:
             else:
                 table.put(key, raw)
 
-    async def _hold(self) -> None:
-        """Wait until a held removal may be looked at, also where the watch broke before."""
-        if self._list_at_s is not None:
-            await asyncio.sleep(self._list_at_s - asyncio.get_running_loop().time())
-            self._list_at_s = None
+    def _key(self, raw: RawObject) -> ObjectKey | None:
+        try:
+            return object_key(raw, self._kind)
+        except WireError as error:
+            log.warning("object without a name passed over", kind=self._kind, error=str(error))
+            return None
 
     def _unknown(self) -> None:
         """The kind cannot be listed: what is held of it stays, and nobody may rely on it."""
         self.resource_version = None
         self._fresh_at_s = None
+        self._removals.start_over()
 
     def _wait_s(self, error: Exception | None) -> float:
         trouble = "watch ended at once" if error is None else type(error).__name__

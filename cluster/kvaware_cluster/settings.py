@@ -68,9 +68,9 @@ class StoreSettings:
     watch_min_s: float = 1.0
     """A watch that ends sooner without having brought anything counts as a failure, else it would spin."""
     quota_removal_hold_s: float = 3.0
-    """A deleted TenantQuota stays in force this long, until a list confirms it. Whoever deletes the CRD deletes all
-    quotas first, and only about 1.1 s later (measured on 1.37.2) is the kind gone and therefore unknown: without the
-    hold every tenant would be unlimited in between."""
+    """A TenantQuota that a watch or a list misses stays in force this long, until a later list confirms it. Whoever
+    deletes the CRD deletes all quotas first, and only about 1.1 s later (measured on 1.37.2) is the kind gone and
+    therefore unknown: without the hold every tenant would be unlimited in between."""
     rack_label: str = "topology.kubernetes.io/rack"
     """Kubernetes names no rack label; this is what many clusters use."""
     zone_label: str = "topology.kubernetes.io/zone"

@@ -1,6 +1,6 @@
 """The objects of one kind as last seen, and what changed in them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
@@ -68,9 +68,13 @@ class Table(Generic[T]):
         if key in self._objects:
             self._seen.add(key)
 
-    def end_list(self) -> None:
-        """The list is complete: what was not in it is gone."""
-        for key in self._objects.keys() - self._seen:
+    def missing(self) -> set[ObjectKey]:
+        """What the list did not hold, once it is complete."""
+        return self._objects.keys() - self._seen
+
+    def end_list(self, *, keep: Collection[ObjectKey] = ()) -> None:
+        """The list is complete: what was not in it is gone, but for ``keep``."""
+        for key in self.missing().difference(keep):
             self._set(key, self._objects[key], None)
         self._seen = set()
 

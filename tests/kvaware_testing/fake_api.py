@@ -164,6 +164,11 @@ class FakeApi:
         self._bookmarks[kind] += 1
         await self._wake()
 
+    @property
+    def version(self) -> int:
+        """Of the last change."""
+        return self._version
+
     def count(self, kind: str, *, watch: bool) -> int:
         """How many lists (pages) or watches of the kind were asked for."""
         return sum(path == PATHS[kind] and ("watch" in query) is watch for _, path, query, _ in self.requests)

@@ -181,8 +181,8 @@ async def test_the_first_round_is_over_when_every_exporter_was_tried_or_the_time
         scraped.hold.set()
         await scraped.until(3)
         async with asyncio.timeout(10):
-            while not scraper.went_round():
-                await asyncio.sleep(0)  # noqa: ASYNC110 - the scraper has no event for it
+            while not scraper.went_round():  # noqa: ASYNC110  # the scraper has no event for it
+                await asyncio.sleep(0)
     scraped.hold.clear()
     async with scraping(scraped, first_round_limit_s=30) as scraper:
         appear(scraper, "n1")

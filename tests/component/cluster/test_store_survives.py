@@ -196,7 +196,8 @@ async def test_a_kind_that_disappears_is_unknown_and_keeps_what_was_seen(api, so
         await eventually(lambda: store.ages()[Kind.TENANT_QUOTA] is not None)
 
 
-async def test_quotas_outlive_their_crds_deletion(api, source, make_store, recorder):
+@pytest.mark.parametrize("seen_by", ["watch", "list after 410", "list after a restart"])
+async def test_quotas_outlive_their_crds_deletion(api, source, make_store, recorder, seen_by: str):
     """nolar/kopf#1094: deleting a CRD deletes its quotas first; the kind is gone a second later."""
     settings = replace(QUICK, quota_removal_hold_s=0.2)
     await api.put("tenantquota", raw_quota(gpus=0))
@@ -204,14 +205,62 @@ async def test_quotas_outlive_their_crds_deletion(api, source, make_store, recor
     async with running(store):
         await recorder.until(store.synced)
         await eventually(lambda: api.watching("tenantquota") == 1)
+        # when: the quotas go, then the kind
+        lists = api.count("tenantquota", watch=False)
+        if seen_by == "list after a restart":
+            await api.stop()
         await api.delete("tenantquota", "", "team-a")
-        await asyncio.sleep(0.05)
+        if seen_by != "watch":
+            await api.compact()
+            api.cut("tenantquota")
+        if seen_by == "list after a restart":
+            await api.start()
+        version = str(api.version)
+        await eventually(lambda: store.resource_version(Kind.TENANT_QUOTA) == version)
+        assert api.count("tenantquota", watch=False) == lists + (seen_by != "watch")
         api.hidden.add("tenantquota")
         await api.end_watches("tenantquota")
         await eventually(lambda: store.ages()[Kind.TENANT_QUOTA] is None)
+        # then: unknown, and not unlimited; it ends when a list has confirmed it
         assert recorder.names(Kind.TENANT_QUOTA) == {"team-a"}
         api.hidden.clear()
         await recorder.until(lambda: recorder.names(Kind.TENANT_QUOTA) == set())
+        assert store.ages()[Kind.TENANT_QUOTA] is not None
+
+
+async def test_a_quota_missing_in_one_list_and_back_in_the_next_was_never_gone(api, source, make_store, recorder):
+    await api.put("tenantquota", raw_quota(gpus=0))
+    store = make_store(source)
+    async with running(store):
+        await recorder.until(store.synced)
+        await eventually(lambda: api.watching("tenantquota") == 1)
+        lists = api.count("tenantquota", watch=False)
+        quota = api.objects["tenantquota"]["", "team-a"]
+        await api.delete("tenantquota", "", "team-a")
+        await api.compact()
+        api.cut("tenantquota")
+        await eventually(lambda: api.count("tenantquota", watch=False) == lists + 1)
+        api.objects["tenantquota"]["", "team-a"] = quota
+        await eventually(lambda: api.count("tenantquota", watch=False) == lists + 2)
+        await eventually(lambda: api.watching("tenantquota") == 1)
+    assert [change.kind for change in recorder.changes] == [Kind.TENANT_QUOTA]
+
+
+async def test_a_deletion_of_what_was_never_known_costs_one_list(api, source, make_store, recorder):
+    """A quota that could not be read has no entry to remove; looking for it must come to an end."""
+    nameless = raw_quota(gpus=0)
+    nameless["spec"] = {}
+    await api.put("tenantquota", nameless)
+    store = make_store(source)
+    async with running(store):
+        await recorder.until(store.synced)
+        await eventually(lambda: api.watching("tenantquota") == 1)
+        lists = api.count("tenantquota", watch=False)
+        await api.delete("tenantquota", "", "team-a")
+        await eventually(lambda: api.count("tenantquota", watch=False) == lists + 1)
+        await api.put("tenantquota", raw_quota("team-b", gpus=3))
+        await recorder.until(lambda: recorder.names(Kind.TENANT_QUOTA) == {"team-b"})
+        assert api.count("tenantquota", watch=False) == lists + 1
 
 
 @pytest.mark.parametrize("broken", [False, True])
