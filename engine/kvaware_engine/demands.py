@@ -33,7 +33,8 @@ def demand_of(pod: PodObservation, *, models: Mapping[ObjectKey, ModelObservatio
         pod: As observed, or as kube-scheduler posted it.
         models: All InferenceModels.
         tenant: Of its namespace.
-    Returns: The demand; ``problem`` is set when no node could ever take the pod as it is.
+    Returns: The demand; ``problem`` is set when no node could ever take the pod as it is. That includes a pod of a model
+        with several roles that says neither its role nor its HBM.
     """
     model_key = ObjectKey(pod.namespace, pod.model) if pod.model is not None else None
     model = models.get(model_key) if model_key is not None else None
@@ -41,7 +42,8 @@ def demand_of(pod: PodObservation, *, models: Mapping[ObjectKey, ModelObservatio
     problem = pod.problem
     if problem is None and model_key is not None and model is None:
         problem = Reason.MODEL_NOT_FOUND
-    if problem is None and model is not None and role is None and pod.role is not None:
+    says_nothing = pod.role is None and pod.hbm_per_gpu_bytes is not None  # its annotation is all there is to know
+    if problem is None and model is not None and role is None and not says_nothing:
         problem = Reason.ROLE_NOT_FOUND
     if problem is None and len(pod.gpu_requests) > 1:
         problem = Reason.INVALID_GPU_REQUEST

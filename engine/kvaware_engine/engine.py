@@ -38,7 +38,7 @@ from kvaware_engine.observations import (
 )
 from kvaware_engine.places import Places
 from kvaware_engine.pools import Booking, BookingKind, devices_of
-from kvaware_engine.reasons import REASON_OF_CODE, REFUSAL_TEXTS, Reason, main_reason
+from kvaware_engine.reasons import CODE_OF_REASON, REASON_OF_CODE, REFUSAL_TEXTS, Reason, main_reason
 from kvaware_engine.settings import EngineSettings
 from kvaware_engine.tenants import Charge, Headroom, Tenants
 from kvaware_engine.verdict import ADMITTED, node_codes, pod_refusal
@@ -109,6 +109,7 @@ class Engine:
         if node is None:
             row.use = None
             self._use_steps.pop(name, None)
+            self._places.node_gone(name)  # another machine of that name has nothing on its disk
             self._flush()
             self._fleet.drop_if_empty(row)
 
@@ -117,6 +118,8 @@ class Engine:
         if use is None and self._fleet.get(node) is None:
             return
         row = self._fleet.row(node)
+        if use is not None and row.use is not None and use.observed_at_s < row.use.observed_at_s:
+            return  # of two sources the later observation holds, whichever arrives last
         row.use = use
         self._age_use(row, force=True)
         if use is None:
@@ -210,6 +213,8 @@ class Engine:
     def filter_nodes(self, demand: PodDemand, nodes: Sequence[str], *, now_s: float) -> FilterVerdict:
         """Tell which of the offered nodes can take the pod, other pods' intents counted.
 
+        A pod whose binding is in doubt, or not seen yet, can go nowhere else: its node alone is admitted.
+
         Ends the pod's earlier intent. With exactly one node admitted the intent stands there at once, because
         kube-scheduler then asks nothing more before it binds.
         """
@@ -217,7 +222,7 @@ class Engine:
         self._end_intent(demand.uid)
         self._flush()
         headroom = self._headroom(demand, intents=True)
-        refusal = pod_refusal(demand, headroom)
+        refusal = self._pod_refusal(demand, headroom)
         if refusal is not None:
             return _refused_everywhere(refusal, nodes)
         codes = self._codes(demand, headroom)[self._fleet.indexes(nodes)]
@@ -237,11 +242,13 @@ class Engine:
             return None
         self._flush()
         headroom = self._headroom(demand, intents=True)
-        refusal = pod_refusal(demand, headroom)
+        refusal = self._pod_refusal(demand, headroom)
         if refusal is not None:
             return refusal
-        where = self._fleet.indexes(nodes) if nodes is not None else self._fleet.known
-        codes = self._codes(demand, headroom)[where]
+        codes = self._codes(demand, headroom)
+        if nodes is None:
+            self._without_cordoned(codes)
+        codes = codes[self._fleet.indexes(nodes) if nodes is not None else self._fleet.known]
         if (codes == ADMITTED).any():
             return None
         return main_reason(_count(codes))
@@ -295,7 +302,7 @@ class Engine:
         aside = self._set_aside(demand)
         try:
             names = list(nodes) if nodes is not None else self._fleet.names()
-            judged = self._judge(demand, names)
+            judged = self._judge(demand, names, cordoned=nodes is not None)
             result = self._scores(judged)
             candidates = [self._candidate(judged, position, result) for position in range(len(names))]
             pod = self._pods.get(demand.uid)
@@ -306,16 +313,23 @@ class Engine:
                 row.bookings[demand.uid] = bookings
                 row.use = use
                 self._fleet.mark((row.name,))
+            self._places.show_again()
             self._flush()
             self._version = version  # everything stands as before
 
-    def nodes(self, *, now_s: float) -> list[NodeView]:
-        """All nodes, by name, with what each GPU holds."""
+    def node_names(self) -> list[str]:
+        """All nodes that the API server shows, sorted."""
+        return self._fleet.names()
+
+    def nodes(self, names: Sequence[str] | None = None, *, now_s: float) -> list[NodeView]:
+        """The named (default: all) nodes with what each GPU holds, some 0.05 ms each; unknown names are left out."""
         self._clock(now_s)
         self._flush()
         views = []
-        for name in self._fleet.names():
-            row = self._fleet.row(name)
+        for name in names if names is not None else self._fleet.names():
+            row = self._fleet.get(name)
+            if row is None or row.node is None:
+                continue
             views.append(
                 node_view(
                     row,
@@ -335,10 +349,16 @@ class Engine:
 
     # -- reservations ------------------------------------------------------------------------------------------------
 
-    def reserve(self, demand: PodDemand, node: str, *, now_s: float) -> Reservation | Refusal:
+    def reserve(self, demand: PodDemand, node: str, *, now_s: float, decision_id: str = "") -> Reservation | Refusal:
         """Check GPU count, HBM and quota on one node and take it, in one step. Intents are guesses and do not count.
 
         Asking again for the same UID and node gives the reservation that stands.
+
+        Args:
+            demand: What the pod needs.
+            node: Where it shall go.
+            now_s: See the class.
+            decision_id: Of the decision that chose the node; made here where there is none. Another UID's is ignored.
         """
         self._clock(now_s)
         standing = self._own.get(demand.uid, {}).get(node)
@@ -346,7 +366,9 @@ class Engine:
             return standing.reservation
         pod = self._pods.get(demand.uid)
         if pod is not None and pod.node is not None:
-            return self._reservation(demand, node, ()) if pod.node == node else _refusal(Reason.ALREADY_BOUND)
+            if pod.node != node:
+                return _refusal(Reason.ALREADY_BOUND)
+            return pod.reservation or self._reservation(demand, node, (), decision_id)
         self._end_intent(demand.uid)
         self._flush()
         headroom = self._headroom(demand, intents=False)
@@ -362,7 +384,7 @@ class Engine:
                 columns,
                 demand,
                 headroom=headroom,
-                tenant_code=self._fleet.tenant_code(demand.tenant),
+                tenant_code=self._fleet.tenant_code(self._tenants.named(demand.namespace)),
                 whole_gpu_free_ratio=self._settings.hbm.whole_gpu_free_ratio,
             )[0]
         )
@@ -371,7 +393,7 @@ class Engine:
             return _refusal(reason)
         bookings = self._bookings_of(demand, node, BookingKind.OWN)
         self._book(node, demand.uid, bookings)
-        reservation = self._reservation(demand, node, bookings[0].devices if bookings else ())
+        reservation = self._reservation(demand, node, bookings[0].devices if bookings else (), decision_id)
         self._own.setdefault(demand.uid, {})[node] = _Own(reservation, now_s, settled=False)
         self._version += 1
         return reservation
@@ -461,12 +483,11 @@ class Engine:
         """Add up dirty rows, then what their pods cost their tenants (that depends on the devices' sizes)."""
         if not self._fleet.dirty:
             return
-        dirty = list(self._fleet.dirty)
-        if self._fleet.flush():
-            self._version += 1
-        for name in dirty:
-            row = self._fleet.get(name)
+        while self._fleet.dirty:
+            row = self._fleet.get(self._fleet.dirty.pop())
             if row is not None:
+                if self._fleet.flush_row(row):
+                    self._version += 1
                 self._charge(row)
 
     def _charge(self, row: NodeRow) -> None:
@@ -511,10 +532,11 @@ class Engine:
         if not intents:
             for node in {intent.node for intent in self._intents.values()}:
                 row = self._fleet.get(node)
-                if row is not None and row.node is not None and row.node.ready:
-                    summaries = [self._fleet.summary(row, pool, intents=False) for pool in row.node.pools]
-                    gpus[row.index] = sum(summary.untouched for summary in summaries)
-                    hbm[row.index] = sum(summary.free_bytes for summary in summaries)
+                if row is not None and row.node is not None and row.node.ready and not row.node.unschedulable:
+                    summaries = [(pool, self._fleet.summary(row, pool, intents=False)) for pool in row.node.pools]
+                    whole = [summary for pool, summary in summaries if pool.gpu_class is not GpuClass.PARTITION]
+                    gpus[row.index] = sum(summary.free for summary in whole)
+                    hbm[row.index] = sum(summary.free_bytes for _, summary in summaries)
         free: dict[str | None, tuple[int, int]] = {}
         owned = self._fleet.owner
         for code in np.unique(owned).tolist():
@@ -537,23 +559,46 @@ class Engine:
             demand.namespace, intents=intents, less=(gpus, hbm), free=self._free_by_owner(intents=intents)
         )
 
+    def _pod_refusal(self, demand: PodDemand, headroom: Headroom | None) -> Reason | None:
+        """The reason that holds on every node; a pod that holds something already passed it."""
+        return None if demand.uid in self._own else pod_refusal(demand, headroom)
+
+    def _without_cordoned(self, codes: npt.NDArray[np.int8]) -> None:
+        """kube-scheduler does not offer cordoned nodes; where it is not asked, they must not look open."""
+        codes[self._fleet.cordoned & (codes == ADMITTED)] = CODE_OF_REASON[Reason.NODE_CORDONED]
+
     def _codes(self, demand: PodDemand, headroom: Headroom | None) -> npt.NDArray[np.int8]:
         """The verdict on every row of the fleet."""
+        own = self._own.get(demand.uid)
+        if own is not None:
+            codes = np.full(self._fleet.size, CODE_OF_REASON[Reason.BINDING_UNDECIDED], dtype=np.int8)
+            codes[[row.index for name in own if (row := self._fleet.get(name)) is not None]] = ADMITTED
+            codes[~self._fleet.known] = CODE_OF_REASON[Reason.NODE_UNKNOWN]
+            return codes
         return node_codes(
             self._fleet.columns(demand.resource),
             demand,
             headroom=headroom,
-            tenant_code=self._fleet.tenant_code(demand.tenant),
+            tenant_code=self._fleet.tenant_code(self._tenants.named(demand.namespace)),
             whole_gpu_free_ratio=self._settings.hbm.whole_gpu_free_ratio,
         )
 
-    def _judge(self, demand: PodDemand, nodes: Sequence[str]) -> Judged:
-        """Verdicts and costs of the offered nodes, the pod's own intent not counted."""
+    def _judge(self, demand: PodDemand, nodes: Sequence[str], *, cordoned: bool = True) -> Judged:
+        """Verdicts and costs of the offered nodes, the pod's own intent not counted.
+
+        Args:
+            demand: What the pod needs.
+            nodes: As offered.
+            cordoned: Whether a cordoned node can take it: yes where kube-scheduler offered it.
+        """
         self._flush()
         headroom = self._headroom(demand, intents=True)
         indexes = self._fleet.indexes(nodes)
-        everywhere = pod_refusal(demand, headroom)
-        codes = self._codes(demand, headroom)[indexes]
+        everywhere = self._pod_refusal(demand, headroom)
+        codes = self._codes(demand, headroom)
+        if not cordoned:
+            self._without_cordoned(codes)
+        codes = codes[indexes]
         admitted = np.flatnonzero(codes == ADMITTED) if everywhere is None else np.zeros(0, dtype=np.int64)
         places = self._places.columns(demand.model)
         costs: CostColumns | None = None
@@ -588,6 +633,7 @@ class Engine:
         """Take what the pod holds off its nodes, the use that the exporter names as its own included."""
         pod = ObjectKey(demand.namespace, demand.name)
         intent = self._intents.get(demand.uid)
+        held = _node_held(self._pods.get(demand.uid))
         names = {*self.holder(demand.uid), *((intent.node,) if intent is not None else ())}
         aside = []
         for name in sorted(names):
@@ -595,6 +641,8 @@ class Engine:
             if row is None or demand.uid not in row.bookings:
                 continue
             aside.append((row, row.bookings.pop(demand.uid), row.use))
+            if name == held:
+                self._places.hide(demand.model, name)
             if row.use is not None:
                 row.use = replace(row.use, gpus=tuple(_without_pod(use, pod) for use in row.use.gpus))
             self._fleet.mark((name,))
@@ -606,7 +654,7 @@ class Engine:
             judged, position, score=result[position], row=row, fleet=self._fleet, margins=self._margins
         )
 
-    def _reservation(self, demand: PodDemand, node: str, devices: tuple[int, ...]) -> Reservation:
+    def _reservation(self, demand: PodDemand, node: str, devices: tuple[int, ...], decision_id: str) -> Reservation:
         pool = self._fleet.row(node).pool(demand.resource) if demand.resource is not None else None
         return Reservation(
             model=demand.model.name if demand.model is not None else None,
@@ -616,7 +664,7 @@ class Engine:
             hbm_per_gpu_bytes=demand.hbm_per_gpu_bytes,
             gpu_class=pool.gpu_class if pool is not None else GpuClass.EXCLUSIVE,
             devices=devices,
-            decision_id=f"{demand.uid}-{self._version}",
+            decision_id=decision_id if decision_id.startswith(f"{demand.uid}-") else f"{demand.uid}-{self._version}",
         )
 
     def _intend(self, demand: PodDemand, node: str, *, now_s: float) -> None:

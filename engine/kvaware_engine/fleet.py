@@ -30,7 +30,6 @@ _LANE_COLUMNS = (
     "fit_bytes",
     "capacity_bytes",
     "full_bytes",
-    "untouched",
     "free_bytes",
     "gpu_class",
 )
@@ -74,7 +73,6 @@ class Lane:
         self.fit_bytes: IntArray
         self.capacity_bytes: IntArray
         self.full_bytes: IntArray
-        self.untouched: IntArray
         self.free_bytes: IntArray
 
     def grow(self, rows: int) -> None:
@@ -105,7 +103,6 @@ class Lane:
         self.fit_bytes[row] = summary.fit_bytes
         self.capacity_bytes[row] = summary.capacity_bytes
         self.full_bytes[row] = summary.full_bytes
-        self.untouched[row] = summary.untouched
         self.free_bytes[row] = summary.free_bytes
         return True
 
@@ -160,6 +157,7 @@ class Fleet:
         self.dirty: set[str] = set()
         self.known = np.zeros(self._size, dtype=np.bool_)
         self.ready = np.zeros(self._size, dtype=np.bool_)
+        self.cordoned = np.zeros(self._size, dtype=np.bool_)
         self.owner = np.full(self._size, NO_CODE, dtype=np.int64)
         self.rack = np.full(self._size, NO_CODE, dtype=np.int64)
         self.zone = np.full(self._size, NO_CODE, dtype=np.int64)
@@ -237,6 +235,7 @@ class Fleet:
         node, index = row.node, row.index
         self.known[index] = node is not None
         self.ready[index] = node is not None and node.ready
+        self.cordoned[index] = node is not None and node.unschedulable
         self.owner[index] = self.tenant_code(owner)
         places = (
             # Rack names are often unique inside a zone only.
@@ -248,16 +247,8 @@ class Fleet:
             self.rack[index], self.zone[index], self.clique[index] = places
             self.topology_version += 1
 
-    def flush(self) -> bool:
-        """Add up the dirty rows; tell whether any column changed."""
-        changed = False
-        while self.dirty:
-            row = self._rows.get(self.dirty.pop())
-            if row is not None:
-                changed |= self._flush_row(row)
-        return changed
-
-    def _flush_row(self, row: NodeRow) -> bool:
+    def flush_row(self, row: NodeRow) -> bool:
+        """Add up one row; tell whether any column changed."""
         pools = {pool.resource: pool for pool in row.node.pools} if row.node is not None else {}
         for resource in pools:
             if resource not in self.lanes:
@@ -320,12 +311,15 @@ class Fleet:
         return columns
 
     def spare(self) -> tuple[IntArray, IntArray]:
-        """Untouched devices and free HBM bytes per row, all resources together, 0 where the node cannot serve."""
+        """Free GPUs and free HBM bytes per row, all resources together, 0 where no new pod can go.
+
+        A share of a GPU counts as one, as it does when it is used; slices of a GPU are no GPUs that could be promised.
+        """
         gpus = np.zeros(self._size, dtype=np.int64)
         hbm = np.zeros(self._size, dtype=np.int64)
-        serving = self.known & self.ready
+        serving = self.known & self.ready & ~self.cordoned
         for lane in self.lanes.values():
-            gpus += np.where(serving, lane.untouched, 0)
+            gpus += np.where(serving & (lane.gpu_class != CLASS_CODES[GpuClass.PARTITION]), lane.free, 0)
             hbm += np.where(serving, lane.free_bytes, 0)
         return gpus, hbm
 
@@ -353,6 +347,7 @@ class Fleet:
         fills: Mapping[str, object] = {
             "known": False,
             "ready": False,
+            "cordoned": False,
             "owner": NO_CODE,
             "rack": NO_CODE,
             "zone": NO_CODE,

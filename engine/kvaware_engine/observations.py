@@ -84,7 +84,7 @@ class GpuPool:
     """Memory of one device by its label; None when no label tells."""
     product: str = ""
     mig_profile: str | None = None
-    """None: whole GPUs. Else the slices' profile, as ``1g.10gb`` or ``1g.10gb.me``; empty: slices of unknown profile."""
+    """None: whole GPUs. Else the slices' profile, as ``1g.10gb`` or ``1g.10gb.me``; empty: an unknown profile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -84,6 +84,7 @@ class Places:
         self._group_model: dict[ObjectKey, ObjectKey] = {}
         self._held_by: dict[ObjectKey, set[ObjectKey]] = defaultdict(set)
         """Pod to the block groups that name it as a worker."""
+        self._hidden: list[tuple[ObjectKey, str]] = []
         # Columns, each valid for one layout of the fleet's rows.
         self._layout = (-1, -1)
         self._cache: dict[ObjectKey | None, PlaceColumns] = {}
@@ -105,6 +106,8 @@ class Places:
             self._models[key] = model
             self._sharing[weights_id(model.model_id, model.revision)].add(key)
         self._cache.clear()
+        if model is None:
+            self._pod_columns.pop(key, None)
 
     def pod_bound(self, pod: PodObservation, node: str) -> None:
         """A pod is bound to a node."""
@@ -151,6 +154,38 @@ class Places:
                     self._cache.pop(key, None)
         for group_key in self._held_by.get(ObjectKey(pod.namespace, pod.name), ()):
             self._cache.pop(self._group_model[group_key], None)
+
+    def node_gone(self, node: str) -> None:
+        """A node went: what its disk held is gone with it."""
+        for weights in [weights for weights, nodes in self._left.items() if node in nodes]:
+            del self._left[weights][node]
+            if not self._left[weights]:
+                del self._left[weights]
+        self._forget_disks()
+
+    def hide(self, model_key: ObjectKey | None, node: str) -> None:
+        """Leave one pod out of its model's pods until ``show_again``; the weights that it loaded stay there."""
+        if model_key is None or self._pods.get(model_key, {}).get(node, 0) <= 0:
+            return
+        self._fit_layout()
+        model = self._models.get(model_key)
+        if model is not None:
+            key = (model.model_id, model.revision)
+            self._disk_columns[key] = column = self._disk_column(model).copy()
+            row = self._fleet.get(node)
+            if row is not None:
+                column[row.index] = True
+        self._count(model_key, node, -1)
+        self._hidden.append((model_key, node))
+        self._cache.clear()
+
+    def show_again(self) -> None:
+        """Undo every ``hide``."""
+        for model_key, node in self._hidden:
+            self._count(model_key, node, 1)
+        if self._hidden:
+            self._hidden.clear()
+            self._forget_disks()
 
     def node_lists(self, node: str, weights: Iterable[str], *, before: Iterable[str]) -> None:
         """The annotation ``kvaware.io/weights`` of a node changed."""
@@ -205,15 +240,20 @@ class Places:
 
     def columns(self, key: ObjectKey | None) -> PlaceColumns:
         """See one model from every row; without a model nothing is anywhere."""
+        self._fit_layout()
+        if key not in self._models:
+            key = None  # names that people make up must not fill the memory
+        columns = self._cache.get(key)
+        if columns is None:
+            columns = self._cache[key] = self._compute(key)
+        return columns
+
+    def _fit_layout(self) -> None:
         if self._layout != self._fleet.layout:
             self._layout = self._fleet.layout
             self._cache.clear()
             self._pod_columns.clear()
             self._disk_columns.clear()
-        columns = self._cache.get(key)
-        if columns is None:
-            columns = self._cache[key] = self._compute(key)
-        return columns
 
     def _pod_column(self, key: ObjectKey) -> IntArray:
         """How many pods of a model are on each row; kept and counted on, because a roll-out binds pod after pod."""

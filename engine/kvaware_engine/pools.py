@@ -5,16 +5,19 @@ The kubelet picks the device after bind, so "sure to get" means the worst device
     taken(gpu) = sum reserved + max(0, used as DCGM sees it - sum reserved of Ready pods there)
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
 from kvaware_engine.observations import GpuClass, GpuPool, GpuUse, ObjectKey
 
-__all__ = ["UNKNOWN", "Booking", "BookingKind", "DeviceState", "PoolSummary", "devices_of", "summarise"]
+__all__ = ["MOST_BYTES", "UNKNOWN", "Booking", "BookingKind", "DeviceState", "PoolSummary", "devices_of", "summarise"]
 
 UNKNOWN = -1
 """In columns of bytes: nobody told. (``None`` does not fit an int64 column.)"""
+
+MOST_BYTES = 2**50
+"""No sum of a node's memory is larger (1 PiB): what is, is a wrong label, and must not leave int64 behind."""
 
 FOREIGN_STEP_BYTES = 64 * 2**20
 """Foreign use is rounded up to 64 MiB, so that the usual jitter of a scrape does not change the state."""
@@ -79,8 +82,6 @@ class PoolSummary:
     """Usable HBM of the smallest device."""
     full_bytes: int
     """What a whole device is charged to a tenant: its size by label, else by the exporter."""
-    untouched: int
-    """Devices without any booking."""
     free_bytes: int
     """HBM of all devices that is still free, >= 0; unknown devices count as 0."""
 
@@ -163,8 +164,8 @@ def devices_of(
     if pool.gpu_class is GpuClass.SHARED:
         used = [0] * pool.devices  # assumed indexes must not move with every scrape
     on = _assign(booked, replicas=pool.replicas, known=known, used_bytes=used)
-    if pool.gpu_class is not GpuClass.SHARED and uses is not None and not known:
-        on = _move_ready_to_busiest(on, used)
+    if pool.gpu_class is not GpuClass.SHARED and uses is not None:
+        on = _move_ready_to_busiest(on, used, known=known)
     states = []
     for index in range(pool.devices):
         use = by_device[index]
@@ -192,12 +193,18 @@ def devices_of(
     return states
 
 
-def _move_ready_to_busiest(on: list[list[Booking]], used_bytes: Sequence[int]) -> list[list[Booking]]:
-    """Whole devices whose index nobody tells: Ready pods explain the busiest devices, the others take the idlest."""
-    ready = [booking for holders in on for booking in holders if booking.ready]
-    waiting = [booking for holders in on for booking in holders if not booking.ready]
-    busiest_first = sorted(range(len(on)), key=lambda i: (-used_bytes[i], i))
-    moved: list[list[Booking]] = [[] for _ in on]
+def _move_ready_to_busiest(
+    on: list[list[Booking]], used_bytes: Sequence[int], *, known: Mapping[ObjectKey, Sequence[int]]
+) -> list[list[Booking]]:
+    """Whole devices whose index nobody tells: Ready pods explain the busiest devices, the others take the idlest.
+
+    Devices that the exporter says are some pod's stay with it.
+    """
+    moved: list[list[Booking]] = [[booking for booking in holders if booking.pod in known] for holders in on]
+    ready = [booking for holders in on for booking in holders if booking.pod not in known and booking.ready]
+    waiting = [booking for holders in on for booking in holders if booking.pod not in known and not booking.ready]
+    nobodys = [index for index in range(len(on)) if not moved[index]]
+    busiest_first = sorted(nobodys, key=lambda i: (-used_bytes[i], i))
     for booking, index in zip(ready, busiest_first, strict=False):
         moved[index].append(booking)
     for booking, index in zip(waiting, reversed(busiest_first), strict=False):
@@ -220,11 +227,10 @@ def summarise(
         capacity = UNKNOWN if pool.hbm_bytes is None else int(pool.hbm_bytes * (1 - unseen_margin_ratio))
         return PoolSummary(
             free=free,
-            fit_bytes=capacity if free or capacity == UNKNOWN else 0,
-            capacity_bytes=capacity,
-            full_bytes=pool.hbm_bytes if pool.hbm_bytes is not None else UNKNOWN,
-            untouched=free,
-            free_bytes=free * max(0, pool.hbm_bytes or 0),
+            fit_bytes=min(MOST_BYTES, capacity) if free or capacity == UNKNOWN else 0,
+            capacity_bytes=min(MOST_BYTES, capacity),
+            full_bytes=min(MOST_BYTES, pool.hbm_bytes) if pool.hbm_bytes is not None else UNKNOWN,
+            free_bytes=min(MOST_BYTES, free * max(0, pool.hbm_bytes or 0)),
         )
     states = devices_of(
         pool, uses, bookings, seen_margin_ratio=seen_margin_ratio, unseen_margin_ratio=unseen_margin_ratio
@@ -239,17 +245,14 @@ def summarise(
     else:
         fit = min((value for value in frees if value is not None), default=0)
     full = pool.hbm_bytes if pool.hbm_bytes is not None else max(known, default=UNKNOWN)
-    untouched = sum(1 for state in states if not state.pods)
     if pool.gpu_class is GpuClass.SHARED:
         free_bytes = sum(state.free_bytes or 0 for state in open_states)
     else:
-        untouched = min(untouched, free)
         free_bytes = free * max(0, full)
     return PoolSummary(
         free=free,
-        fit_bytes=fit,
-        capacity_bytes=capacity,
-        full_bytes=full,
-        untouched=untouched,
-        free_bytes=free_bytes,
+        fit_bytes=min(MOST_BYTES, fit),
+        capacity_bytes=min(MOST_BYTES, capacity),
+        full_bytes=min(MOST_BYTES, full),
+        free_bytes=min(MOST_BYTES, free_bytes),
     )

@@ -17,6 +17,7 @@ class Reason(StrEnum):
     # refusals of one node
     NODE_UNKNOWN = "NodeUnknown"
     NODE_UNHEALTHY = "NodeUnhealthy"
+    NODE_CORDONED = "NodeCordoned"
     NODE_RESERVED = "NodeReserved"
     NO_SUCH_GPU = "NoSuchGPU"
     GPU_COUNT = "NotEnoughGPUs"
@@ -33,6 +34,7 @@ class Reason(StrEnum):
     GUARANTEED_TO_OTHERS = "GuaranteedToOthers"
     STALE_VIEW = "StaleView"
     ALREADY_BOUND = "AlreadyBound"
+    BINDING_UNDECIDED = "BindingUndecided"
     # choices
     WEIGHTS_ON_NODE = "WeightsOnNode"
     CACHE_ON_NODE = "CacheOnNode"
@@ -46,6 +48,7 @@ class Reason(StrEnum):
 REFUSAL_TEXTS: Final[dict[Reason, str]] = {
     Reason.NODE_UNKNOWN: "kvaware: this node is not in kvaware's view of the cluster",
     Reason.NODE_UNHEALTHY: "kvaware: the node is not Ready",
+    Reason.NODE_CORDONED: "kvaware: the node is cordoned",
     Reason.NODE_RESERVED: "kvaware: the node is reserved for another tenant",
     Reason.NO_SUCH_GPU: "kvaware: the node has no GPU of the requested resource",
     Reason.GPU_COUNT: "kvaware: not enough free GPUs",
@@ -53,7 +56,7 @@ REFUSAL_TEXTS: Final[dict[Reason, str]] = {
     Reason.HBM_SHORT: "kvaware: not enough free HBM on a GPU that the pod could get",
     Reason.PARTITION_TOO_SMALL: "kvaware: the GPU partition's memory is smaller than the pod's HBM",
     Reason.MODEL_NOT_FOUND: "kvaware: no InferenceModel has the name in the label kvaware.io/model",
-    Reason.ROLE_NOT_FOUND: "kvaware: the InferenceModel has no role of the name in the label kvaware.io/role",
+    Reason.ROLE_NOT_FOUND: "kvaware: the label kvaware.io/role must name a role of the InferenceModel",
     Reason.INVALID_HBM_ANNOTATION: "kvaware: the annotation kvaware.io/hbm-per-gpu must be a quantity above zero",
     Reason.INVALID_GPU_REQUEST: "kvaware: the pod must ask for one kind of GPU, as a whole number",
     Reason.TENANT_GPU_LIMIT: "kvaware: the tenant's GPU limit is reached",
@@ -61,12 +64,14 @@ REFUSAL_TEXTS: Final[dict[Reason, str]] = {
     Reason.GUARANTEED_TO_OTHERS: "kvaware: what is left is guaranteed to other tenants",
     Reason.STALE_VIEW: "kvaware: the view of the cluster is stale",
     Reason.ALREADY_BOUND: "kvaware: the pod is bound to another node",
+    Reason.BINDING_UNDECIDED: "kvaware: an earlier binding of the pod to another node is not decided yet",
 }
 
 REASON_OF_CODE: Final[tuple[Reason | None, ...]] = (
     None,
     Reason.NODE_UNKNOWN,
     Reason.NODE_UNHEALTHY,
+    Reason.NODE_CORDONED,
     Reason.NODE_RESERVED,
     Reason.NO_SUCH_GPU,
     Reason.GPU_COUNT,
@@ -75,6 +80,7 @@ REASON_OF_CODE: Final[tuple[Reason | None, ...]] = (
     Reason.HBM_SHORT,
     Reason.TENANT_HBM_LIMIT,
     Reason.GUARANTEED_TO_OTHERS,
+    Reason.BINDING_UNDECIDED,
 )
 """Verdicts on nodes as small numbers, 0 for admitted. Of several reasons the first is given: what only time or people
 can mend before what a freed GPU mends."""
@@ -82,7 +88,7 @@ can mend before what a freed GPU mends."""
 CODE_OF_REASON: Final = {reason: code for code, reason in enumerate(REASON_OF_CODE) if reason is not None}
 
 _BESIDE_THE_POINT: Final = frozenset(
-    {Reason.NO_SUCH_GPU, Reason.NODE_UNKNOWN, Reason.NODE_UNHEALTHY, Reason.NODE_RESERVED}
+    {Reason.NO_SUCH_GPU, Reason.NODE_UNKNOWN, Reason.NODE_UNHEALTHY, Reason.NODE_CORDONED, Reason.NODE_RESERVED}
 )
 """Reasons that say something of a node, not of what the pod would need there."""
 

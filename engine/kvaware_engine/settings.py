@@ -1,8 +1,30 @@
 """What can be tuned in the engine. Bandwidths are nominal figures of common hardware, to be replaced by profiles."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from math import isfinite
+from typing import Any
 
 __all__ = ["EngineSettings", "HbmSettings", "LinkSettings", "PodCostSettings"]
+
+
+def _check(settings: Any) -> None:
+    """Hold every number of a settings group to what its name's ending allows.
+
+    Ratios lie between 0 and 1, speeds and scales are above 0, everything else is 0 or more.
+    Raises: ValueError.
+    """
+    for one in fields(settings):
+        value = getattr(settings, one.name)
+        if not isinstance(value, int | float):
+            continue
+        if "_ratio" in one.name:
+            allowed, fits = "a number from 0 to 1", 0 <= value <= 1
+        elif one.name.endswith(("_per_s", "scale_ms")):
+            allowed, fits = "a number above 0", value > 0
+        else:
+            allowed, fits = "a number of 0 or more", value >= 0
+        if not (fits and isfinite(value)):
+            raise ValueError(f"{one.name}: expected {allowed}, got {value}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +44,9 @@ class HbmSettings:
     """A pod that wants whole GPUs is given one when at least this share of it is free, 0..1: contexts and monitoring
     agents hold some hundred MiB on every GPU."""
 
+    def __post_init__(self) -> None:
+        _check(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSettings:
@@ -39,6 +64,9 @@ class LinkSettings:
     """Inside one zone: 25 Gbit/s."""
     far_bytes_per_s: float = 1.25e9
     """From anywhere else, the model registry included: 10 Gbit/s."""
+
+    def __post_init__(self) -> None:
+        _check(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +93,9 @@ class PodCostSettings:
     score_scale_ms: float = 5000.0
     """A node that costs this much more than the first choice scores half of 9."""
 
+    def __post_init__(self) -> None:
+        _check(self)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
@@ -83,3 +114,8 @@ class EngineSettings:
     hbm: HbmSettings = field(default_factory=HbmSettings)
     links: LinkSettings = field(default_factory=LinkSettings)
     pod_costs: PodCostSettings = field(default_factory=PodCostSettings)
+
+    def __post_init__(self) -> None:
+        if not self.scheduler_name:
+            raise ValueError("scheduler_name: expected a name, got an empty string")
+        _check(self)

@@ -35,10 +35,12 @@ class Headroom:
     """Up to its limit; None: no limit."""
     hbm_left_bytes: int | None
     own_gpus: int
-    """Up to its own guarantee, >= 0: this much it gets whatever others were promised."""
+    """Of nodes that are nobody's, what it gets whatever others were promised: its own guarantee less what it uses and
+    what its own pool has free, >= 0."""
     own_hbm_bytes: int
     spare_gpus: int | None
-    """Free less what others were promised and have not taken; None: nobody was promised any."""
+    """Free on nodes that are nobody's, less what others were promised, have not taken and do not have free in their own
+    pools; None: nobody else was promised any."""
     spare_hbm_bytes: int | None
 
 
@@ -48,7 +50,6 @@ class _Tenant:
     namespaces: tuple[str, ...]
     limits: Amounts
     guaranteed: Amounts
-    pools: tuple[NodeSelector, ...]
     conflicts: tuple[str, ...]
 
 
@@ -94,6 +95,8 @@ class Tenants:
         self._quotas: dict[str, TenantQuotaObservation] = {}
         self._tenants: dict[str, _Tenant] = {}
         self._owner_of: dict[str, str] = {}
+        self._pools: list[tuple[NodeSelector, str]] = []
+        """Reserved pools and their tenants, the oldest quota's first."""
         self._charges: dict[tuple[str, str], Charge] = {}
         """By node and pod UID."""
         self._used: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
@@ -115,7 +118,9 @@ class Tenants:
         owner_quota: dict[str, TenantQuotaObservation] = {}
         conflicts: dict[str, list[str]] = defaultdict(list)
         by_tenant: dict[str, list[TenantQuotaObservation]] = defaultdict(list)
-        for quota in sorted(self._quotas.values(), key=lambda q: (q.created_at, q.name)):
+        by_age = sorted(self._quotas.values(), key=lambda q: (q.created_at, q.name))
+        self._pools = [(quota.reserved_pool, quota.tenant) for quota in by_age if quota.reserved_pool is not None]
+        for quota in by_age:
             by_tenant[quota.tenant].append(quota)
             for namespace in quota.namespaces:
                 owner = owner_quota.setdefault(namespace, quota)
@@ -133,7 +138,6 @@ class Tenants:
                     gpus=_greatest(q.guaranteed.gpus for q in quotas),
                     hbm_bytes=_greatest(q.guaranteed.hbm_bytes for q in quotas),
                 ),
-                pools=tuple(q.reserved_pool for q in quotas if q.reserved_pool is not None),
                 conflicts=tuple(conflicts[tenant]),
             )
             for tenant, quotas in by_tenant.items()
@@ -143,14 +147,18 @@ class Tenants:
         """All tenants that a quota names, sorted."""
         return sorted(self._tenants)
 
+    def named(self, namespace: str) -> str | None:
+        """The tenant whose pods these are by a TenantQuota; None: no quota names the namespace."""
+        return self._owner_of.get(namespace)
+
     def tenant_of(self, namespace: str) -> str:
-        """The tenant whose pods these are."""
+        """The same for people; a quota may use the word "default" too, so never compare with it."""
         return self._owner_of.get(namespace, DEFAULT_TENANT)
 
     def owner_of_node(self, labels: Mapping[str, str]) -> str | None:
-        """The tenant for which a node is reserved; of several the first by name."""
-        for tenant in sorted(self._tenants):
-            if any(selects(pool, labels) for pool in self._tenants[tenant].pools):
+        """The tenant for which a node is reserved; of several that of the oldest quota, as with namespaces."""
+        for pool, tenant in self._pools:
+            if selects(pool, labels):
                 return tenant
         return None
 
@@ -212,15 +220,14 @@ class Tenants:
         limits, guaranteed = (mine.limits, mine.guaranteed) if mine is not None else (_NO_AMOUNTS, _NO_AMOUNTS)
         gpus, hbm = self.used(mine.namespaces, intents=intents) if mine is not None else (0, 0)
         gpus, hbm = gpus - less[0], hbm - less[1]
-        spare_gpus = spare_hbm = None
-        if free is not None:
-            me = self._owner_of.get(namespace)
-            spare_gpus, spare_hbm = self._spare(me, intents=intents, free=free)
+        me = self.named(namespace)
+        pool_gpus, pool_hbm = free.get(me, (0, 0)) if free is not None and me is not None else (0, 0)
+        spare_gpus, spare_hbm = self._spare(me, intents=intents, free=free) if free is not None else (None, None)
         return Headroom(
             gpus_left=None if limits.gpus is None else limits.gpus - gpus,
             hbm_left_bytes=None if limits.hbm_bytes is None else limits.hbm_bytes - hbm,
-            own_gpus=max(0, (guaranteed.gpus or 0) - gpus),
-            own_hbm_bytes=max(0, (guaranteed.hbm_bytes or 0) - hbm),
+            own_gpus=max(0, (guaranteed.gpus or 0) - gpus - pool_gpus),
+            own_hbm_bytes=max(0, (guaranteed.hbm_bytes or 0) - hbm - pool_hbm),
             spare_gpus=spare_gpus,
             spare_hbm_bytes=spare_hbm,
         )
@@ -229,9 +236,6 @@ class Tenants:
         self, me: str | None, *, intents: bool, free: Mapping[str | None, tuple[int, int]]
     ) -> tuple[int | None, int | None]:
         open_gpus, open_hbm = free.get(None, (0, 0))
-        if me is not None:
-            pool_gpus, pool_hbm = free.get(me, (0, 0))
-            open_gpus, open_hbm = open_gpus + pool_gpus, open_hbm + pool_hbm
         promised_gpus = promised_hbm = False
         for name, tenant in self._tenants.items():
             if name == me or tenant.guaranteed == _NO_AMOUNTS:

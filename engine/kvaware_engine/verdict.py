@@ -60,8 +60,6 @@ def pod_refusal(demand: PodDemand, headroom: Headroom | None) -> Reason | None:
         return None
     if headroom.gpus_left is not None and demand.gpus > headroom.gpus_left:
         return Reason.TENANT_GPU_LIMIT
-    if headroom.spare_gpus is not None and demand.gpus > headroom.own_gpus and demand.gpus > headroom.spare_gpus:
-        return Reason.GUARANTEED_TO_OTHERS
     return None
 
 
@@ -87,9 +85,13 @@ def node_codes(
     if demand.resource is not None:
         if headroom is not None:
             charged = charged_bytes(columns, demand)
+            # A tenant's own pool cannot be taken by others, so nothing has to be kept free there.
+            is_open = columns.owner == NO_CODE
+            if headroom.spare_gpus is not None and demand.gpus > max(headroom.own_gpus, headroom.spare_gpus):
+                refuse(Reason.GUARANTEED_TO_OTHERS, is_open & (columns.gpu_class != _PARTITION))
             if headroom.spare_hbm_bytes is not None:
                 within = max(headroom.own_hbm_bytes, headroom.spare_hbm_bytes)
-                refuse(Reason.GUARANTEED_TO_OTHERS, charged > within)
+                refuse(Reason.GUARANTEED_TO_OTHERS, is_open & (charged > within))
             if headroom.hbm_left_bytes is not None:
                 refuse(Reason.TENANT_HBM_LIMIT, charged > headroom.hbm_left_bytes)
         needed = needed_bytes(columns, demand, whole_gpu_free_ratio=whole_gpu_free_ratio)

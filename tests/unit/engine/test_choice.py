@@ -1,5 +1,7 @@
 """Which of the nodes that can take a pod is chosen, and what is said about it."""
 
+from dataclasses import replace
+
 import pytest
 
 from kvaware_engine import CopyState, EngineSettings, GpuClass, PodCostSettings, Reason, Tier, emptiest
@@ -278,3 +280,43 @@ def test_a_decision_keeps_the_emptiest_node_for_its_explanation():
     assert decision.chosen is not None
     assert decision.emptiest is not None
     assert (decision.chosen.node, decision.emptiest.node) == ("c", "b")
+
+
+def test_a_bound_pod_does_not_crowd_with_itself_nor_keep_itself_company():
+    """After a restart its explanation is of now; the weights that it loaded are there all the same."""
+    one = bound("r1", on="b", gpu_class=GpuClass.EXCLUSIVE, model="m")
+    cluster = Cluster(node("a"), node("b")).see(model(), one)
+    explanation = cluster.engine.explain(cluster.demand(one), now_s=1)
+    there = next(candidate for candidate in explanation.candidates if candidate.node == "b")
+    assert there.cost is not None
+    assert (there.cost.compute_wait, there.cost.locality_gain, there.weights_location) == (0, 0, "node")
+    assert explanation.chosen == "b"
+    assert cost(cluster, pod("next", model="m"), "b").compute_wait == 3000
+
+
+def test_a_cordoned_node_is_not_said_to_be_open():
+    """kube-scheduler does not offer it; where it does (a toleration), kvaware has nothing against it."""
+    cluster = Cluster(replace(node("n1"), unschedulable=True))
+    demand = cluster.demand(pod())
+    assert cluster.engine.explain(demand, now_s=1).reason is Reason.NODE_CORDONED
+    assert cluster.engine.would_admit(demand, now_s=1) is Reason.NODE_CORDONED
+    assert cluster.engine.filter_nodes(demand, ["n1"], now_s=1).admitted == ["n1"]
+
+
+def test_another_machine_of_the_same_name_does_not_have_the_weights():
+    """They were on the disk of the one that went."""
+    ran = bound("old", on="n2", gpu_class=GpuClass.EXCLUSIVE, model="m")
+    cluster = Cluster(node("n1"), node("n2")).see(model(), ran)
+    cluster.gone(ran)
+    cluster.engine.observe_node("n2", None)
+    cluster.see(node("n2"))
+    assert cost(cluster, pod("new", model="m"), "n2").network > 0
+
+
+def test_made_up_model_names_leave_nothing_behind():
+    """llm-d/llm-d-router#1625's cousin: whoever asks with new names must not fill the memory."""
+    cluster = Cluster(node()).see(model())
+    for i in range(50):
+        cluster.engine.explain(cluster.demand(pod(f"p{i}", model=f"made-up-{i}")), now_s=1)
+    assert len(cluster.engine._places._cache) <= 2
+    assert not cluster.engine._places._pod_columns

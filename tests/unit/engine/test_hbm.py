@@ -1,9 +1,19 @@
 """HBM: what is taken, what one more pod is sure to get."""
 
+from dataclasses import replace
+
 import pytest
 
-from kvaware_engine import EngineSettings, GpuClass, HbmSettings, Reason
-from kvaware_testing.builders import Cluster, bound, gpu_use, node, pod, pool, shared_pool, use
+from kvaware_engine import (
+    EngineSettings,
+    GpuClass,
+    HbmSettings,
+    LinkSettings,
+    PodCostSettings,
+    Reason,
+    RoleFootprint,
+)
+from kvaware_testing.builders import GIB, Cluster, bound, gpu_use, model, node, pod, pool, shared_pool, use
 
 
 @pytest.mark.parametrize(
@@ -212,3 +222,65 @@ def test_a_finished_pod_holds_nothing():
     """kubernetes-sigs/kueue#10076: Succeeded and Failed pods still exist, their memory is free."""
     cluster = Cluster(node("n1", pool(devices=1))).see(pod("a", on="n1", finished=True))
     assert cluster.why_not(pod("b")) is None
+
+
+def test_shared_slices_are_judged_by_the_slice_and_not_by_the_whole_gpu_beside_them():
+    """Time-sliced MIG: the exporter's row of the whole GPU says nothing about a 10 GiB slice."""
+    slices = replace(
+        shared_pool(resource="nvidia.com/mig-1g.10gb.shared", devices=2, replicas=2, hbm_gib=10), mig_profile="1g.10gb"
+    )
+    cluster = Cluster(node("n1", pool(devices=1), slices)).see(
+        use(
+            "n1",
+            gpu_use(0),
+            gpu_use(1, used_gib=0, free_gib=10, mig_profile="1g.10gb"),
+            gpu_use(2, used_gib=9, free_gib=1, mig_profile="1g.10gb"),
+        )
+    )
+    wanted = {"resource": "nvidia.com/mig-1g.10gb.shared"}
+    assert cluster.why_not(pod(hbm_gib=60, **wanted)) is Reason.HBM_SHORT
+    assert cluster.why_not(pod(hbm_gib=8, **wanted)) is Reason.HBM_SHORT  # one slice is full of somebody else's use
+    assert cluster.why_not(pod(hbm_gib=1, **wanted)) is None
+
+
+def test_a_ready_pod_that_the_exporter_does_not_name_explains_the_busiest_of_the_rest():
+    """Of two Ready pods one is named; the other's use must not make the free GPU look foreign."""
+    gpus = [
+        gpu_use(0, used_gib=70, free_gib=10, pod_key=("ml", "named")),
+        gpu_use(1, used_gib=60, free_gib=20),
+        gpu_use(2),
+    ]
+    cluster = Cluster(node("n1", pool(devices=3))).see(
+        bound("named", gpu_class=GpuClass.EXCLUSIVE), bound("unnamed", gpu_class=GpuClass.EXCLUSIVE), use("n1", *gpus)
+    )
+    assert cluster.why_not(pod("x", hbm_gib=80)) is None
+
+
+def test_a_pod_of_a_model_with_several_roles_must_say_which():
+    """Else it would get whole GPUs of any size, whatever its role needs."""
+    roles = [
+        RoleFootprint(name="prefill", gpus_per_pod=1, hbm_per_gpu_bytes=70 * GIB),
+        RoleFootprint(name="decode", gpus_per_pod=1, hbm_per_gpu_bytes=40 * GIB),
+    ]
+    cluster = Cluster(node("n1", pool(hbm_gib=24))).see(model(roles=roles))
+    assert cluster.why_not(pod(model="m")) is Reason.ROLE_NOT_FOUND
+    assert cluster.why_not(pod(model="m", role="decode")) is Reason.HBM_SHORT
+    assert cluster.why_not(pod(model="m", hbm_gib=20)) is None
+
+
+@pytest.mark.parametrize(
+    ("group", "values", "named"),
+    [
+        pytest.param(HbmSettings, {"label_margin_ratio": -5}, "label_margin_ratio", id="a negative margin"),
+        pytest.param(HbmSettings, {"whole_gpu_free_ratio": float("nan")}, "whole_gpu_free_ratio", id="not a number"),
+        pytest.param(LinkSettings, {"disk_bytes_per_s": 0}, "disk_bytes_per_s", id="a link that never ends"),
+        pytest.param(PodCostSettings, {"score_scale_ms": 0}, "score_scale_ms", id="no scale"),
+        pytest.param(PodCostSettings, {"crowding_ms": float("inf")}, "crowding_ms", id="an infinite price"),
+        pytest.param(EngineSettings, {"intent_ttl_s": -1}, "intent_ttl_s", id="a negative time"),
+        pytest.param(EngineSettings, {"scheduler_name": ""}, "scheduler_name", id="no scheduler"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_by_name(group, values, named):
+    """A margin of -5 would let a 400 GiB pod onto an 80 GiB GPU."""
+    with pytest.raises(ValueError, match=named):
+        group(**values)

@@ -191,6 +191,18 @@ class Placement(RuleBasedStateMachine):
             assert gpus is None or view.used_gpus <= gpus, view
             assert view.used_hbm_bytes <= hbm, view
 
+    @invariant()
+    def what_is_guaranteed_stays_free(self) -> None:
+        """Nobody takes, above its own guarantee, what another was promised and has not taken."""
+        free = sum(
+            one.free
+            for view in self.engine.nodes(now_s=self.now_s)
+            for one in view.pools
+            if one.gpu_class is not GpuClass.PARTITION
+        )
+        promised = {view.tenant: (view.guaranteed_gpus or 0) - view.used_gpus for view in self.engine.tenants()}
+        assert free >= sum(max(0, gpus) for gpus in promised.values()), (free, promised)
+
     def teardown(self) -> None:
         """Once everything was seen and time has passed, what is booked is what a fresh start computes."""
         self.doubt_ends(late=False)

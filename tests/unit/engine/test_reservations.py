@@ -222,3 +222,37 @@ def test_a_restarted_engine_books_the_same_devices():
         seen.append(replace(one, node="n1", reservation=reservation))
     fresh = Cluster(node("n1", shared_pool(devices=2))).see(*reversed(seen))
     assert fresh.engine.nodes(now_s=1) == cluster.engine.nodes(now_s=1)
+
+
+def test_a_pod_whose_binding_is_in_doubt_is_admitted_to_its_node_alone():
+    """kubernetes/kubernetes#96579: kube-scheduler filters again before it retries; elsewhere bind would refuse it."""
+    cluster = Cluster(node("n1", pool(devices=1)), node("n2")).see(quota(gpus=1))
+    demand = cluster.demand(pod("a"))
+    cluster.engine.reserve(demand, "n1", now_s=1)
+    verdict = cluster.engine.filter_nodes(demand, ["n1", "n2"], now_s=2)
+    assert verdict.admitted == ["n1"]
+    assert verdict.counts == {Reason.BINDING_UNDECIDED: 1}
+    assert cluster.engine.would_admit(demand, ["n2"], now_s=2) is Reason.BINDING_UNDECIDED
+    assert cluster.choose(pod("a")) == "n1"
+    cluster.engine.release("uid-a", "n1")
+    assert cluster.admitted(pod("a")) == ["n1", "n2"]
+
+
+def test_a_decision_and_its_reservation_have_one_id():
+    """Log and annotation join, whatever changed in between; somebody else's id is not taken over."""
+    cluster = Cluster(node())
+    decision = cluster.engine.choose_node(cluster.demand(pod("a")), ["n1"], now_s=1)
+    cluster.see(pod("x", on="n1"))
+    answer = cluster.engine.reserve(cluster.demand(pod("a")), "n1", now_s=2, decision_id=decision.decision_id)
+    assert isinstance(answer, Reservation)
+    assert answer.decision_id == decision.decision_id
+    other = cluster.engine.reserve(cluster.demand(pod("b")), "n1", now_s=2, decision_id="uid-z-1")
+    assert isinstance(other, Reservation)
+    assert other.decision_id.startswith("uid-b-")
+
+
+def test_of_two_scrapes_the_later_observation_holds():
+    """ai-dynamo/dynamo#7753: whatever arrives last."""
+    cluster = Cluster(node("n1", pool(devices=1)))
+    cluster.see(use("n1", gpu_use(used_gib=70, free_gib=10), at_s=50), use("n1", gpu_use(), at_s=40))
+    assert cluster.why_not(pod(hbm_gib=40)) is Reason.HBM_SHORT

@@ -1,5 +1,7 @@
 """Limits, guarantees and who owns which namespace."""
 
+from dataclasses import replace
+
 import pytest
 
 from kvaware_engine import GpuClass, NodeSelector, Reason, Refusal, Reservation, SelectorRequirement
@@ -177,3 +179,74 @@ def test_a_quota_that_goes_takes_its_limits_with_it():
 def test_selectors_hold_as_kubernetes_defines_them(requirement, holds):
     """Node selectors of reserved pools."""
     assert selects(NodeSelector(match_expressions=(requirement,)), {"a": "1"}) is holds
+
+
+def test_a_tenants_own_pool_does_not_pay_for_what_it_takes_in_the_open():
+    """2 GPUs in the open are b's guarantee; a's 4 in its pool are no reason to give them to a."""
+    cluster = Cluster(node("o", pool(devices=2)), node("r", pool(devices=4), labels={"pool": "a"})).see(
+        quota("a", namespaces=["a"], pool_labels={"pool": "a"}), quota("b", namespaces=["b"], guaranteed_gpus=2)
+    )
+    assert cluster.bind(pod("x", namespace="a", gpus=2), "o") is Reason.GUARANTEED_TO_OTHERS
+    assert cluster.bind(pod("y", namespace="b", gpus=2), "o") is None
+
+
+def test_a_tenants_own_pool_is_its_own_whatever_others_were_promised():
+    """Nobody else may use it, so nothing is kept free there."""
+    cluster = Cluster(node("o", pool(devices=1)), node("r", pool(devices=4), labels={"pool": "a"})).see(
+        quota("a", namespaces=["a"], pool_labels={"pool": "a"}), quota("b", namespaces=["b"], guaranteed_gpus=5)
+    )
+    assert cluster.admitted(pod("x", namespace="a")) == ["r"]
+    assert cluster.bind(pod("x", namespace="a"), "r") is None
+
+
+def test_a_tenants_guarantee_is_first_served_by_its_own_pool():
+    """A's 4 are free in its pool: its guarantee gives it no right to what is promised to b in the open."""
+    cluster = Cluster(node("o", pool(devices=2)), node("r", pool(devices=4), labels={"pool": "a"})).see(
+        quota("a", namespaces=["a"], guaranteed_gpus=4, pool_labels={"pool": "a"}),
+        quota("b", namespaces=["b"], guaranteed_gpus=2),
+    )
+    assert cluster.admitted(pod("x", namespace="a")) == ["r"]
+
+
+def test_a_share_of_a_gpu_counts_as_one_in_guarantees_too():
+    """Four replicas, one used, one promised: two more are free for others."""
+    cluster = Cluster(node("n1", shared_pool())).see(quota("b", namespaces=["b"], guaranteed_gpus=1))
+    assert [cluster.bind(pod(f"x{i}", hbm_gib=10)) for i in range(4)] == [None, None, None, Reason.GUARANTEED_TO_OTHERS]
+
+
+def test_slices_and_cordoned_nodes_are_no_supply_for_a_guarantee():
+    """Seven slices do not make up for the last whole GPU, nor do eight GPUs where nothing can go."""
+    mig = pool(resource="nvidia.com/mig-1g.10gb", gpu_class=GpuClass.PARTITION, devices=7, hbm_gib=10)
+    cluster = Cluster(node("whole", pool(devices=1)), node("slices", mig)).see(
+        quota("b", namespaces=["b"], guaranteed_gpus=1), replace(node("cordoned"), unschedulable=True)
+    )
+    assert cluster.why_not(pod("x"), "whole") is Reason.GUARANTEED_TO_OTHERS
+    assert cluster.why_not(pod("y", resource="nvidia.com/mig-1g.10gb"), "slices") is None
+
+
+def test_a_tenant_called_default_owns_only_the_namespaces_of_its_quota():
+    """What people are shown for namespaces without a quota is the same word, and gives no rights."""
+    cluster = Cluster(node("kept", labels={"pool": "d"})).see(
+        quota("q", tenant="default", namespaces=["prod"], pool_labels={"pool": "d"})
+    )
+    assert cluster.why_not(pod("x", namespace="dev"), "kept") is Reason.NODE_RESERVED
+    assert cluster.why_not(pod("y", namespace="prod"), "kept") is None
+
+
+def test_overlapping_pools_belong_to_the_older_quota():
+    """The same rule as for namespaces."""
+    cluster = Cluster(node("kept", labels={"pool": "p"})).see(
+        quota("a-young", namespaces=["a"], pool_labels={"pool": "p"}, created_at="2026-02-01T00:00:00Z"),
+        quota("b-old", namespaces=["b"], pool_labels={"pool": "p"}, created_at="2026-01-01T00:00:00Z"),
+    )
+    assert cluster.why_not(pod("x", namespace="a"), "kept") is Reason.NODE_RESERVED
+    assert cluster.why_not(pod("y", namespace="b"), "kept") is None
+
+
+def test_an_absurd_node_does_not_stop_others_from_being_charged():
+    """A sum beyond int64 once ended the adding-up half-way, and the quota with it."""
+    absurd = node("absurd", pool(devices=8192, hbm_gib=2**30))
+    cluster = Cluster(*(node(f"n{i:03}", pool(devices=1)) for i in range(50)), absurd)
+    cluster.see(quota(gpus=50), *(bound(f"p{i}", on=f"n{i:03}", gpu_class=GpuClass.EXCLUSIVE) for i in range(50)))
+    assert cluster.why_not(pod("next"), "absurd") is Reason.TENANT_GPU_LIMIT
+    assert cluster.engine.tenants()[0].used_gpus == 50
