@@ -33,8 +33,8 @@ def demand_of(pod: PodObservation, *, models: Mapping[ObjectKey, ModelObservatio
         pod: As observed, or as kube-scheduler posted it.
         models: All InferenceModels.
         tenant: Of its namespace.
-    Returns: The demand; ``problem`` is set when no node could ever take the pod as it is. That includes a pod of a model
-        with several roles that says neither its role nor its HBM.
+    Returns: The demand; ``problem`` is set when no node could ever take the pod as it is. That includes a pod of a
+        model with several roles that says neither its role nor its HBM.
     """
     model_key = ObjectKey(pod.namespace, pod.model) if pod.model is not None else None
     model = models.get(model_key) if model_key is not None else None
