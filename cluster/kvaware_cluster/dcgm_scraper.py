@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from typing import Final
 
 import structlog
 
@@ -18,27 +19,42 @@ __all__ = ["DcgmScraper"]
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
+MAX_ASKED: Final = 3
+"""Exporters of one node that one scrape asks at most: each can take the whole time-out."""
+
+
+@dataclass(slots=True)
+class _Exporter:
+    target: ExporterTarget
+    missed: int = 0
+    """Failed scrapes in a row."""
+    retry_at_s: float = 0.0
+    """Before this one that is dead is not asked again, unless all of its node are dead."""
+
 
 @dataclass(slots=True)
 class _Node:
     """A node with at least one exporter pod."""
 
-    targets: dict[ObjectKey, ExporterTarget] = field(default_factory=dict)
+    exporters: dict[ObjectKey, _Exporter] = field(default_factory=dict)
     timer: asyncio.TimerHandle | None = None
-    missed: int = 0
+    dead: bool = False
+    """Whether none of its exporters answers."""
     tried: bool = False
     """Whether it was scraped once, well or not."""
     known: bool = False
     """Whether the last thing told about it was a use."""
 
-    def target(self) -> ExporterTarget:
-        """During a roll-out a node can have two exporter pods: the newest one to appear."""
-        return next(reversed(self.targets.values()))
+    def by_age(self) -> list[_Exporter]:
+        """The oldest first: a pod that joins later cannot take its place, whoever made it."""
+        return sorted(self.exporters.values(), key=lambda each: (each.target.created_at, each.target.uid))
 
 
 class DcgmScraper:
     """One entry per node: waiting for its time, queued, or being scraped; never two of these.
 
+    A node can have several exporter pods, during a roll-out or because somebody else's pod wears the label. The oldest
+    one's word holds; only when it stops answering is the next oldest asked, and the older one now and then again.
     It has one owner, which awaits ``run``. ``changed`` is called by the table of exporter pods, in the same loop.
     """
 
@@ -71,7 +87,7 @@ class DcgmScraper:
                 node = self._nodes[change.new.node] = _Node()
                 # spread the first scrapes of a whole cluster over a fifth of the interval
                 self._schedule(change.new.node, node, self._settings.interval_s * 0.2 * self._rng.random())
-            node.targets[change.key] = change.new
+            node.exporters[change.key] = _Exporter(change.new)
 
     def went_round(self) -> bool:
         """Whether every exporter known so far was tried once, or ``first_round_limit_s`` is over. Never turns back.
@@ -115,25 +131,37 @@ class DcgmScraper:
 
     async def _scrape(self, name: str, node: _Node) -> None:
         began_at_s = self._clock()
-        try:
-            use = parse_dcgm(await self._read(node.target()), node=name, observed_at_s=began_at_s)
-        except KvawareError as error:
-            node.missed += 1
-            if node.missed == self._settings.missed_limit:
-                log.warning("exporter does not answer", node=name, error=str(error))
-                self._forget(name, node)
+        order = node.by_age()
+        alive = [each for each in order if not self._is_dead(each) or began_at_s >= each.retry_at_s]
+        for exporter in (alive or order)[:MAX_ASKED]:
+            try:
+                use = parse_dcgm(await self._read(exporter.target), node=name, observed_at_s=began_at_s)
+            except KvawareError as error:
+                exporter.missed += 1
+                if not self._is_dead(exporter):
+                    return  # one miss is no reason to believe another
+                exporter.retry_at_s = self._clock() + self._settings.slow_after_misses_interval_s
+                if exporter.missed == self._settings.missed_limit:
+                    log.warning("exporter does not answer", node=name, error=str(error))
+                continue
+            if self._nodes.get(name) is not node:
+                return  # it went while it answered
+            if self._is_dead(exporter):
+                log.info("exporter answers again", node=name)
+            exporter.missed = 0
+            node.dead = False
+            node.known = True
+            self._used(name, use)
             return
-        if self._nodes.get(name) is not node:
-            return  # it went while it answered
-        if node.missed >= self._settings.missed_limit:
-            log.info("exporter answers again", node=name)
-        node.missed = 0
-        node.known = True
-        self._used(name, use)
+        if self._nodes.get(name) is node and all(self._is_dead(each) for each in node.exporters.values()):
+            node.dead = True
+            self._forget(name, node)
+
+    def _is_dead(self, exporter: _Exporter) -> bool:
+        return exporter.missed >= self._settings.missed_limit
 
     def _pause_s(self, node: _Node) -> float:
-        dead = node.missed >= self._settings.missed_limit
-        interval_s = self._settings.slow_after_misses_interval_s if dead else self._settings.interval_s
+        interval_s = self._settings.slow_after_misses_interval_s if node.dead else self._settings.interval_s
         return interval_s * (1 + self._settings.interval_jitter_ratio * (2 * self._rng.random() - 1))
 
     def _schedule(self, name: str, node: _Node, wait_s: float) -> None:
@@ -143,8 +171,8 @@ class DcgmScraper:
         node = self._nodes.get(name)
         if node is None:
             return
-        node.targets.pop(key, None)
-        if not node.targets:
+        node.exporters.pop(key, None)
+        if not node.exporters:
             del self._nodes[name]
             if node.timer is not None:
                 node.timer.cancel()

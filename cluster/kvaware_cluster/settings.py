@@ -39,6 +39,18 @@ class DcgmSettings:
         (("app.kubernetes.io/name", "dcgm-exporter"),),
     )
     """Label sets; a pod with all labels of one of them is an exporter. Defaults: GPU operator, exporter's own chart."""
+    namespaces: tuple[str, ...] = (
+        "dcgm-exporter",
+        "gpu-operator",
+        "gpu-operator-resources",
+        "kube-system",
+        "monitoring",
+        "nvidia-dcgm-exporter",
+        "nvidia-gpu-operator",
+    )
+    """Where exporters are believed. Whoever may create pods in one of these namespaces can say what is in use on a
+    node, so name only those that no tenant writes to. Defaults: the usual places of GPU operator and exporter. Empty:
+    any namespace, for clusters whose users all trust each other."""
     port: int = 9400
     """Of the exporters' ``/metrics``; 9400 is the exporter's own default."""
     interval_s: float = 15.0
@@ -48,11 +60,11 @@ class DcgmSettings:
     concurrency: int = 16
     """Scrapes at a time. A dead exporter takes one place for the time-out."""
     missed_limit: int = 3
-    """So many failed scrapes in a row make the node's use unknown."""
+    """So many failed scrapes in a row: a second exporter of the node is asked, or its use is unknown."""
     first_round_limit_s: float = 30.0
     """The view counts as complete when every exporter was tried once, or after this time."""
     slow_after_misses_interval_s: float = 60.0
-    """A node beyond ``missed_limit`` is tried this seldom, so that dead exporters do not starve the others."""
+    """An exporter beyond ``missed_limit`` is tried this seldom, so that dead ones do not starve the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,6 +54,8 @@ class ExporterTarget:
     node: str
     address: str
     """``ip:port``, IPv6 in brackets."""
+    created_at: str = ""
+    """The pod's creationTimestamp, RFC 3339 in UTC: sorts as text, and nobody but the API server sets it."""
 
 
 class Source(Protocol):

@@ -97,7 +97,7 @@ class Store:
         }
         exporters: Table[ExporterTarget] = Table(
             "exporter",
-            partial(exporter_of, settings=settings.dcgm),
+            lambda raw: exporter_of(raw, settings.dcgm, report=partial(self._tell_exporter_elsewhere, raw)),
             notify=self._scraper.changed,
             unreadable=lambda _key, _error: None,  # the table of pods has told it
         )
@@ -204,6 +204,12 @@ class Store:
         key = ObjectKey(metadata.get("namespace") or "", metadata["name"])
         if self._first_time(kind, key, sentence):
             log.warning("object read in part", kind=kind, namespace=key.namespace, name=key.name, problem=sentence)
+
+    def _tell_exporter_elsewhere(self, raw: RawObject, sentence: str) -> None:
+        """Once per namespace: whoever can label pods could fill the log."""
+        namespace = raw["metadata"].get("namespace") or ""
+        if self._first_time(Kind.POD, ObjectKey(namespace, ""), sentence):
+            log.warning("exporter passed over", namespace=namespace, problem=sentence, setting="store.dcgm.namespaces")
 
     def _tell_unreadable(self, kind: Kind, key: ObjectKey, error: Exception) -> None:
         """An object that could not be read at all: what was known of it stays."""

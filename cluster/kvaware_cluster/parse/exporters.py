@@ -3,6 +3,7 @@
 from sys import intern
 from typing import Any
 
+from kvaware_cluster.parse.reports import Report, silent
 from kvaware_cluster.parse.wire import entries, mapping, metadata_of, string, uid_of
 from kvaware_cluster.settings import DcgmSettings
 from kvaware_cluster.source import ExporterTarget
@@ -10,9 +11,10 @@ from kvaware_cluster.source import ExporterTarget
 __all__ = ["exporter_of"]
 
 
-def exporter_of(raw: dict[str, Any], settings: DcgmSettings) -> ExporterTarget | None:
+def exporter_of(raw: dict[str, Any], settings: DcgmSettings, *, report: Report = silent) -> ExporterTarget | None:
     """The pod as an exporter that can be scraped; None when it is none, or has no node or address (yet).
 
+    One in a namespace where exporters are not believed is none, and ``report`` gets a sentence.
     Raises: WireError when it is no pod at all.
     """
     metadata = metadata_of(raw, "pod")
@@ -25,6 +27,10 @@ def exporter_of(raw: dict[str, Any], settings: DcgmSettings) -> ExporterTarget |
             break
     else:
         return None
+    namespace = string(metadata, "namespace", "pod.metadata")
+    if settings.namespaces and namespace not in settings.namespaces:
+        report(f"expected exporters in one of the namespaces {', '.join(settings.namespaces)}, found one elsewhere")
+        return None
     status = mapping(raw, "status", "pod")
     node = string(mapping(raw, "spec", "pod"), "nodeName", "pod.spec")
     address = string(status, "podIP", "pod.status")
@@ -32,7 +38,10 @@ def exporter_of(raw: dict[str, Any], settings: DcgmSettings) -> ExporterTarget |
         return None
     host = f"[{address}]" if ":" in address else address
     return ExporterTarget(
-        uid=uid_of(metadata, "pod"), node=intern(node), address=f"{host}:{_port(raw) or settings.port}"
+        uid=uid_of(metadata, "pod"),
+        node=intern(node),
+        address=f"{host}:{_port(raw) or settings.port}",
+        created_at=string(metadata, "creationTimestamp", "pod.metadata"),
     )
 
 

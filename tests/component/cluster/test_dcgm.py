@@ -79,6 +79,7 @@ class Scraped:
 
     def __init__(self) -> None:
         self.answers: dict[str, str | Exception] = {}
+        """By the exporter's UID, else by node."""
         self.asked: list[str] = []
         self.uses: list[tuple[str, NodeUse | None]] = []
         self.at_once = 0
@@ -95,7 +96,7 @@ class Scraped:
         self.news.set()
         try:
             await self.hold.wait()
-            answer = self.answers[target.node]
+            answer = self.answers.get(target.uid) or self.answers[target.node]
             if isinstance(answer, Exception):
                 raise answer
             return answer
@@ -131,12 +132,13 @@ async def scraping(scraped: Scraped, **settings: float) -> AsyncIterator[DcgmScr
         await asyncio.wait([task])
 
 
-def target(node: str, uid: str = "u1") -> ExporterTarget:
-    return ExporterTarget(uid=uid, node=node, address=f"{node}:9400")
+def target(node: str, uid: str = "u1", created_at: str = "") -> ExporterTarget:
+    return ExporterTarget(uid=uid, node=node, address=f"{node}:9400", created_at=created_at)
 
 
-def appear(scraper: DcgmScraper, node: str, uid: str = "u1") -> None:
-    scraper.changed(Change("exporter", ObjectKey("gpu-operator", f"dcgm-{node}-{uid}"), None, target(node, uid)))
+def appear(scraper: DcgmScraper, node: str, uid: str = "u1", created_at: str = "") -> None:
+    new = target(node, uid, created_at)
+    scraper.changed(Change("exporter", ObjectKey("gpu-operator", f"dcgm-{node}-{uid}"), None, new))
 
 
 def vanish(scraper: DcgmScraper, node: str, uid: str = "u1") -> None:
@@ -217,6 +219,60 @@ async def test_the_use_goes_with_the_exporter_but_not_with_the_first_of_two():
         assert scraped.uses[-1] == ("n1", None)
 
 
+EMPTY = 'DCGM_FI_DEV_FB_USED{gpu="0",UUID="GPU-1"} 0'
+"""What a liar says: nothing is in use."""
+
+
+async def test_the_oldest_exporter_of_a_node_is_believed_and_no_pod_that_joins():
+    """Whoever puts the label on a pod of theirs must not say what the node's GPUs hold."""
+    scraped = Scraped()
+    scraped.answers |= {"liar": EMPTY, "real": WHOLE}
+    async with scraping(scraped) as scraper:
+        appear(scraper, "n1", "liar", "2026-02-01T00:00:00Z")
+        appear(scraper, "n1", "real", "2026-01-01T00:00:00Z")
+        await scraped.until(5)
+    assert {len(use.gpus) for _, use in scraped.uses} == {8}
+
+
+async def test_the_next_exporter_is_asked_only_when_the_oldest_is_dead_and_until_it_is_back():
+    scraped = Scraped()
+    scraped.answers |= {"next": EMPTY, "oldest": WHOLE}
+    async with scraping(scraped, missed_limit=3, slow_after_misses_interval_s=60) as scraper:
+        appear(scraper, "n1", "next", "2026-02-01T00:00:00Z")
+        appear(scraper, "n1", "oldest", "2026-01-01T00:00:00Z")
+        await scraped.until(1)
+        asked = len(scraped.asked)
+        # when: three misses
+        scraped.answers["oldest"] = WorkerError("no answer")
+        while len(scraped.uses[-1][1].gpus) == 8:
+            await scraped.until(len(scraped.uses) + 1)
+        # then
+        assert len(scraped.asked) - asked >= 4
+        assert None not in [use for _, use in scraped.uses]
+        # when: it answers again, and its time to be tried comes
+        scraped.answers["oldest"] = WHOLE
+        await scraped.until(len(scraped.uses) + 3)
+        assert len(scraped.uses[-1][1].gpus) == 1
+        scraped.now_s += 60
+        while len(scraped.uses[-1][1].gpus) == 1:
+            await scraped.until(len(scraped.uses) + 1)
+
+
+async def test_the_use_is_unknown_only_when_no_exporter_of_the_node_answers():
+    scraped = Scraped()
+    scraped.answers |= {"a": WHOLE, "b": WorkerError("no answer")}
+    async with scraping(scraped, missed_limit=1) as scraper:
+        appear(scraper, "n1", "a", "2026-01-01T00:00:00Z")
+        appear(scraper, "n1", "b", "2026-02-01T00:00:00Z")
+        await scraped.until(1)
+        scraped.answers["a"] = WorkerError("no answer")
+        while scraped.uses[-1][1] is not None:
+            await scraped.until(len(scraped.uses) + 1)
+        scraped.answers["b"] = WHOLE
+        await scraped.until(len(scraped.uses) + 1)
+    assert len(scraped.uses[-1][1].gpus) == 8
+
+
 async def test_scrapes_are_bounded_and_dead_exporters_do_not_stop_the_others():
     scraped = Scraped()
     scraped.hold.clear()
@@ -270,10 +326,10 @@ async def exporter(text: str, *, status: int = 200) -> AsyncIterator[int]:
         await runner.cleanup()
 
 
-def exporter_pod(port: int, name: str = "dcgm-exporter-x2x7p", node: str = "n1"):
+def exporter_pod(port: int, name: str = "dcgm-exporter-x2x7p", *, node: str = "n1", namespace: str = "gpu-operator"):
     raw = raw_pod(
         name,
-        namespace="gpu-operator",
+        namespace=namespace,
         gpus=0,
         node=node,
         labels={"app": "nvidia-dcgm-exporter"},
@@ -298,6 +354,31 @@ async def test_the_store_finds_exporter_pods_and_scrapes_them_over_http(api, sou
     assert node == "n1"
     assert use is not None
     assert len(use.gpus) == 8
+
+
+async def test_a_tenants_pod_with_the_exporters_label_is_not_believed(api, source, make_store, recorder, logs):
+    """Its answer would make the node's HBM look free, or full."""
+    settings = StoreSettings(dcgm=DcgmSettings(interval_s=0.02))
+    async with exporter(WHOLE) as port, exporter(EMPTY) as lies:
+        for number in range(3):
+            await api.put("pod", exporter_pod(lies, f"liar-{number}", namespace="tenant-a"))
+        await api.put("pod", exporter_pod(port))
+        store = make_store(source, settings)
+        async with running(store):
+            await recorder.until(lambda: len(recorder.uses) >= 3)
+    assert {len(use.gpus) for _, use in recorder.uses} == {8}
+    told = [(each["namespace"], each["setting"]) for each in logs if each["event"] == "exporter passed over"]
+    assert told == [("tenant-a", "store.dcgm.namespaces")]
+
+
+async def test_any_namespace_is_a_choice(api, source, make_store, recorder):
+    settings = StoreSettings(dcgm=DcgmSettings(interval_s=0.02, namespaces=()))
+    async with exporter(WHOLE) as port:
+        await api.put("pod", exporter_pod(port, namespace="observability"))
+        store = make_store(source, settings)
+        async with running(store):
+            await recorder.until(lambda: len(recorder.uses) >= 1)
+    assert recorder.uses[0][0] == "n1"
 
 
 @pytest.mark.parametrize(("text", "status"), [("x" * 5000, 200), (WHOLE, 500)])
