@@ -111,7 +111,7 @@ def _memory_pressure_ms(indexes: IntArray, demand: PodDemand, *, fleet: Fleet, s
         return np.zeros(len(indexes))
     columns = fleet.columns(demand.resource).take(indexes)
     shared = columns.gpu_class == _SHARED
-    needed = needed_bytes(columns, demand, whole_gpu_free_ratio=1.0)
+    needed = np.maximum(needed_bytes(columns, demand, whole_gpu_free_ratio=1.0), 0)
     capacity = np.maximum(columns.capacity_bytes, 1)
     free_devices_ratio = (columns.free - demand.gpus) / np.maximum(columns.devices, 1)
     free_bytes_ratio = (columns.fit_bytes - needed) / capacity

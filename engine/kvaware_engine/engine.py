@@ -41,7 +41,7 @@ from kvaware_engine.pools import Booking, BookingKind, devices_of
 from kvaware_engine.reasons import CODE_OF_REASON, REASON_OF_CODE, REFUSAL_TEXTS, Reason, main_reason
 from kvaware_engine.settings import EngineSettings
 from kvaware_engine.tenants import Charge, Headroom, Tenants
-from kvaware_engine.verdict import ADMITTED, node_codes, pod_refusal
+from kvaware_engine.verdict import ADMITTED, node_codes, node_refusal, pod_refusal
 
 __all__ = ["Engine"]
 
@@ -379,16 +379,13 @@ class Engine:
         if row is None or row.node is None:
             return _refusal(Reason.NODE_UNKNOWN)
         columns = self._fleet.columns_of(row, demand.resource, but_not_uid=demand.uid)
-        code = int(
-            node_codes(
-                columns,
-                demand,
-                headroom=headroom,
-                tenant_code=self._fleet.tenant_code(self._tenants.named(demand.namespace)),
-                whole_gpu_free_ratio=self._settings.hbm.whole_gpu_free_ratio,
-            )[0]
+        reason = node_refusal(
+            columns,
+            demand,
+            headroom=headroom,
+            tenant_code=self._fleet.tenant_code(self._tenants.named(demand.namespace)),
+            whole_gpu_free_ratio=self._settings.hbm.whole_gpu_free_ratio,
         )
-        reason = REASON_OF_CODE[code]
         if reason is not None:
             return _refusal(reason)
         bookings = self._bookings_of(demand, node, BookingKind.OWN)

@@ -6,6 +6,7 @@ row is added up again before the next question, once, however many changes there
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from kvaware_engine.names import NameTable, PackedNames
 from kvaware_engine.observations import GpuClass, GpuPool, NodeObservation, NodeUse
 from kvaware_engine.pools import Booking, BookingKind, PoolSummary, summarise
 
-__all__ = ["CLASS_CODES", "NO_CODE", "Columns", "Fleet", "Lane", "NodeRow"]
+__all__ = ["CLASS_CODES", "NO_CODE", "Columns", "Figure", "Fleet", "Lane", "NodeRow"]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -35,20 +36,24 @@ _LANE_COLUMNS = (
 )
 
 
+Figure = Any
+"""A column of shape (nodes,), or one node's number: what reads it uses operators that both have."""
+
+
 @dataclass(slots=True)
 class Columns:
-    """Figures of some nodes for one resource, each of shape (nodes,). ``gpu_class`` NO_CODE: no such GPU there."""
+    """Figures for one resource, of some nodes or of a single one. ``gpu_class`` NO_CODE: no such GPU there."""
 
-    known: npt.NDArray[np.bool_]
-    ready: npt.NDArray[np.bool_]
-    owner: IntArray
+    known: Figure
+    ready: Figure
+    owner: Figure
     """Code of the tenant for which the node is reserved."""
-    devices: IntArray
-    free: IntArray
-    fit_bytes: IntArray
-    capacity_bytes: IntArray
-    full_bytes: IntArray
-    gpu_class: IntArray
+    devices: Figure
+    free: Figure
+    fit_bytes: Figure
+    capacity_bytes: Figure
+    full_bytes: Figure
+    gpu_class: Figure
 
     def take(self, indexes: IntArray) -> "Columns":
         """The figures of some rows, copied."""
@@ -301,14 +306,25 @@ class Fleet:
         )
 
     def columns_of(self, row: NodeRow, resource: str | None, *, but_not_uid: str | None) -> Columns:
-        """The figures of one row without anybody's intents and without one pod. Shape (1,)."""
-        columns = self.columns(resource).take(np.array([row.index]))
+        """The figures of one node as plain numbers, without anybody's intents and without one pod."""
+        known = row.node is not None
+        ready = row.node is not None and row.node.ready
+        owner = int(self.owner[row.index])
         pool = row.pool(resource) if resource is not None else None
-        if pool is not None:
-            summary = self.summary(row, pool, intents=False, but_not_uid=but_not_uid)
-            columns.free[0] = summary.free
-            columns.fit_bytes[0] = summary.fit_bytes
-        return columns
+        if pool is None:
+            return Columns(known, ready, owner, 0, 0, 0, 0, 0, NO_CODE)
+        summary = self.summary(row, pool, intents=False, but_not_uid=but_not_uid)
+        return Columns(
+            known,
+            ready,
+            owner,
+            pool.devices,
+            summary.free,
+            summary.fit_bytes,
+            summary.capacity_bytes,
+            summary.full_bytes,
+            CLASS_CODES[pool.gpu_class],
+        )
 
     def spare(self) -> tuple[IntArray, IntArray]:
         """Free GPUs and free HBM bytes per row, all resources together, 0 where no new pod can go.
