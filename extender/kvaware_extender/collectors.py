@@ -30,7 +30,7 @@ def register(
 
     def read() -> Iterator[Metric]:
         yield gauge("scheduler_qps", "Calls of kube-scheduler answered per second, over 30 s.", metrics.qps())
-        yield gauge("scheduler_queue_length", "Refused pods that are neither bound nor gone.", len(wakeups))
+        yield gauge("scheduler_queue_length", "Pods that were refused and not admitted since.", len(wakeups))
         yield count("schedule_reject_count", "Refusals of pods, by filter or bind.", metrics.rejected)
         yield gauges("gpu_hbm_used_bytes", "HBM in use, as DCGM shows it.", "node", feed.used_bytes.items())
         yield gauge("kvaware_ready", "1 when decisions can be made.", float(ready()))

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 import orjson
 from cachetools import LRUCache
 
-from kvaware_engine import PodDemand
+from kvaware_engine import PodDemand, Reason
 
-__all__ = ["Repeats"]
+__all__ = ["Given", "Repeats"]
 
 
 @dataclass(slots=True)
-class _Given:
+class Given:
+    """One reply, and what it was the answer to."""
+
     demand: PodDemand
     version: int
     body: bytes
@@ -21,15 +23,17 @@ class _Given:
     names: frozenset[str] | None
     """From ``body``, made at the first repeat that offers the nodes in another order."""
     reply: bytes
+    reason: Reason | None
+    """Why the pod was refused; None: a node was admitted."""
 
 
 class Repeats:
     """The last reply per pod, bounded in bytes. Names only: whole Node objects may differ behind the same names."""
 
     def __init__(self, max_bytes: int) -> None:
-        self._given: LRUCache[str, _Given] = LRUCache(max_bytes, getsizeof=lambda g: len(g.body) + len(g.reply) + 500)
+        self._given: LRUCache[str, Given] = LRUCache(max_bytes, getsizeof=lambda g: len(g.body) + len(g.reply) + 500)
 
-    def get(self, demand: PodDemand, *, version: int, body: bytes, names: Sequence[str]) -> bytes | None:
+    def get(self, demand: PodDemand, *, version: int, body: bytes, names: Sequence[str]) -> Given | None:
         """The reply, if this pod was judged with the same demand, nodes and state.
 
         kube-scheduler collects nodes in parallel, so the same nodes come in any order; it reads the reply as a set.
@@ -42,11 +46,11 @@ class Repeats:
                 given.names = frozenset(orjson.loads(given.body)["NodeNames"])
             if given.names != frozenset(names):
                 return None
-        return given.reply
+        return given
 
-    def put(self, demand: PodDemand, *, version: int, body: bytes, reply: bytes) -> None:
+    def put(self, demand: PodDemand, *, version: int, body: bytes, reply: bytes, reason: Reason | None) -> None:
         """Keep a reply; one that is larger than the whole cache is not kept."""
-        given = _Given(demand=demand, version=version, body=body, names=None, reply=reply)
+        given = Given(demand=demand, version=version, body=body, names=None, reply=reply, reason=reason)
         self._given.pop(demand.uid, None)
         if self._given.getsizeof(given) <= self._given.maxsize:
             self._given[demand.uid] = given

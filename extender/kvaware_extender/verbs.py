@@ -64,21 +64,25 @@ class Verbs:
             given = self._repeats.get(demand, version=self._engine.version, body=body, names=offer.names)
             if given is not None:
                 self._metrics.repeats.inc()
-                return given
+                if given.reason is not None:
+                    # It may have been woken in between: it waits again, for another state.
+                    self._wakeups.refused(demand, offer.names, given.reason)
+                return given.reply
         verdict = self._engine.filter_nodes(demand, offer.names, now_s=self._clock())
         reply = render_filter(offer, verdict)
         if verdict.admits == 1:
             # kube-scheduler asks for no priorities when one node is left: the choice is made here.
             self._choose(demand, verdict.admitted, trace_id)
-        if offer.items is None:
-            # The version after the call: the pod's own intent that the call ended or made is part of this answer.
-            self._repeats.put(demand, version=self._engine.version, body=body, reply=reply)
         for reason, nodes in verdict.counts.items():
             self._metrics.node_refusals[reason].inc(nodes)
+        why: Reason | None = None
         if verdict.admits or not offer.names:
             self._wakeups.admitted(demand.uid)
         else:
-            self._refused(demand, offer, verdict, trace_id)
+            why = self._refused(demand, offer, verdict, trace_id)
+        if offer.items is None:
+            # The version after the call: the pod's own intent that the call ended or made is part of this answer.
+            self._repeats.put(demand, version=self._engine.version, body=body, reply=reply, reason=why)
         return reply
 
     def prioritize(self, body: bytes, *, trace_id: str | None = None) -> bytes:
@@ -120,7 +124,8 @@ class Verbs:
             return None
         return self._engine.demand(seen)
 
-    def _refused(self, demand: PodDemand, offer: OfferedPod, verdict: FilterVerdict, trace_id: str | None) -> None:
+    def _refused(self, demand: PodDemand, offer: OfferedPod, verdict: FilterVerdict, trace_id: str | None) -> Reason:
+        """Count, log and remember a refusal. Returns: its main reason."""
         counts = verdict.counts
         reason = verdict.reason or main_reason(counts)
         self._metrics.refused(reason)
@@ -136,6 +141,7 @@ class Verbs:
                 trace_id=trace_id,
             )
         )
+        return reason
 
 
 def _stale(names: Sequence[str]) -> FilterVerdict:

@@ -3,15 +3,15 @@
 kube-scheduler retries a refused pod when *it* sees a change, which may be before our view has it; refused again, the
 pod then waits for 5 minutes (gpushare-scheduler-extender#187, kubernetes#122019). So kvaware looks again when its own
 view has changed, and where the verdict went from refused to admitted it writes the pod's condition
-``kvaware.io/Placeable``, which brings the pod back at once. It is written only when the verdict changes: a write per
-look would be a hot loop.
+``kvaware.io/Placeable``, which brings the pod back at once. It is written only when the verdict changes, and never
+about the very state that filter refused: a write per look would be a hot loop.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -39,6 +39,10 @@ UNSEEN_FOR_S: Final = 10.0
 """A refused pod that our store has not seen for this long is taken for gone."""
 MOST_OFFERS: Final = 32
 """Different sets of nodes that are remembered. 5,000 names are 0.6 MB; pods of one kind are offered the same set."""
+LONGEST_BETWEEN_GUESSES_S: Final = 60.0
+"""A pod whose offer is not remembered is woken on a guess; each guess that was wrong doubles the wait, up to this."""
+TIME_STEP: Final = timedelta(seconds=1)
+"""Kubernetes keeps times in whole seconds, and a patch that changes nothing wakes nobody."""
 
 Offer = frozenset[str]
 
@@ -52,10 +56,16 @@ class _Pod:
     since_s: float
     offer: Offer | None = None
     """The nodes that kube-scheduler offered; None: too many different offers, so all nodes."""
+    refused_at: int | None = None
+    """The engine's version when filter refused it; None: refused for no state of the engine (the view was stale)."""
     waiting: bool = True
-    """Refused the last time that filter was asked."""
+    """Refused, and not woken since."""
     written: bool | None = None
     """The status of the condition that we wrote last."""
+    written_at: datetime | None = None
+    guesses: int = 0
+    """How often it was woken with its offer unknown."""
+    guess_after_s: float = 0.0
 
 
 class WakeUps:
@@ -83,6 +93,9 @@ class WakeUps:
         self._sleep = sleep
         self._pace = Pace(per_s=settings.per_s, burst=settings.burst, clock=clock)
         self._pods: LRUCache[str, _Pod] = LRUCache(settings.max_pods)
+        """Refused, and not admitted since."""
+        self._admitted: LRUCache[str, _Pod] = LRUCache(settings.max_pods)
+        """Admitted since; remembered for the condition that was written on them."""
         self._offers: WeakValueDictionary[Offer, Offer] = WeakValueDictionary()
         self._unshared: dict[str, Sequence[str]] = {}
         """Pod UID to the nodes offered in the last refusal, not yet made one of the shared sets."""
@@ -91,32 +104,39 @@ class WakeUps:
         """The engine's version at the last complete look; None: look again in any case."""
 
     def __len__(self) -> int:
-        """Pods that were refused and are neither bound nor gone."""
+        """Pods that were refused and not admitted since."""
         return len(self._pods)
 
     def __contains__(self, uid: object) -> bool:
-        return uid in self._pods
+        return uid in self._pods or uid in self._admitted
 
     def refused(self, demand: PodDemand, offered: Sequence[str], reason: Reason) -> None:
         """Filter refused the pod on all of these nodes. Hot path: nothing is computed here."""
-        known = self._pods.get(demand.uid)
         self._unshared[demand.uid] = offered
-        if known is None:
-            self._pods[demand.uid] = _Pod(demand, reason, self._clock())
-            return
-        known.demand, known.reason, known.waiting = demand, reason, True
-        if known.written:
-            self._looked_at = None  # the condition says that there is room
+        pod = self._pods.get(demand.uid) or self._admitted.pop(demand.uid, None)
+        if pod is None:
+            pod = _Pod(demand, reason, self._clock())
+        else:
+            pod.demand, pod.reason, pod.waiting = demand, reason, True
+        self._pods[demand.uid] = pod
+        if reason is Reason.STALE_VIEW:
+            pod.refused_at = None
+            self._looked_at = None  # the view becomes fresh again without any change of the cluster
+        else:
+            pod.refused_at = self._engine.version
+            if pod.written:
+                self._looked_at = None  # the condition says that there is room
 
     def admitted(self, uid: str) -> None:
-        """Filter admitted the pod: it is on its way. It is remembered for the condition that was written on it."""
-        pod = self._pods.get(uid)
+        """Filter admitted the pod: it is on its way."""
+        pod = self._pods.pop(uid, None)
         if pod is not None:
-            pod.waiting = False
+            self._admitted[uid] = pod
 
     def forget(self, uid: str) -> None:
         """The pod is bound, or gone."""
         self._pods.pop(uid, None)
+        self._admitted.pop(uid, None)
         self._unshared.pop(uid, None)
 
     def poke(self) -> None:
@@ -151,12 +171,17 @@ class WakeUps:
             if key not in verdicts:
                 verdicts[key] = self._judge(pod)
                 await asyncio.sleep(0)  # a call of kube-scheduler may come between two looks
-            if verdicts[key] is None:
-                # Once more: a pod that was brought back a moment ago may have taken the room.
-                go_on = self._judge(pod) is not None or await self._write(uid, pod, placeable=True)
-            else:
+            if verdicts[key] is not None:
                 # Without its offer the verdict is a guess, and taking it back would bring the pod back for nothing.
                 go_on = not (pod.written and pod.offer) or await self._write(uid, pod, placeable=False)
+            elif pod.refused_at == version:
+                continue  # filter refused this very state: room on a node that was not offered
+            elif pod.offer is None and self._clock() < pod.guess_after_s:
+                self._looked_at = None
+                continue
+            else:
+                # Once more: a pod that was brought back a moment ago may have taken the room.
+                go_on = self._judge(pod) is not None or await self._write(uid, pod, placeable=True)
             if not go_on:
                 self._looked_at = None  # the next look goes on with it
                 return
@@ -195,15 +220,21 @@ class WakeUps:
 
     async def _write(self, uid: str, pod: _Pod, *, placeable: bool) -> bool:
         """Write the pod's condition; False when no more writes may go out for now."""
-        if pod.written is placeable:
+        if pod.written is False and not placeable:
             return True
         if not self._pace.take():
             return False
         demand = pod.demand
-        condition = placeable_condition(placeable=placeable, reason=pod.reason, at=datetime.now(UTC))
+        at = datetime.now(UTC)
+        if placeable and pod.written and pod.written_at is not None:
+            at = max(at, pod.written_at + TIME_STEP)  # refused in between, so it has changed, and must be seen to
+        condition = placeable_condition(placeable=placeable, reason=pod.reason, at=at)
         # Noted first: the pod may be back at filter, and refused again, before the write has answered.
         before = (pod.written, pod.waiting)
-        pod.written, pod.waiting = placeable, not placeable
+        pod.written, pod.written_at, pod.waiting = placeable, at, not placeable
+        if placeable and pod.offer is None:
+            pod.guess_after_s = self._clock() + min(2.0**pod.guesses, LONGEST_BETWEEN_GUESSES_S)
+            pod.guesses += 1
         try:
             async with asyncio.timeout(WRITE_WITHIN_S):
                 await self._source.patch_pod_condition(

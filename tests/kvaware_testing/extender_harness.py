@@ -10,7 +10,7 @@ import aiohttp
 
 from kvaware_cluster import DirectorySource, Kind, WatchEvent
 from kvaware_cluster.manifests import Folder, complete
-from kvaware_cluster.source import ExporterTarget, RawObject
+from kvaware_cluster.source import EventType, ExporterTarget, RawObject
 from kvaware_engine.observations import ObjectKey
 from kvaware_extender import Extender, ExtenderSettings, WakeUpSettings, running_extender
 from kvaware_testing.fake_api import Raw
@@ -103,6 +103,11 @@ class MemoryCluster(DirectorySource):
         await self.answer_bind.wait()
         if self.bind_error is not None:
             raise self.bind_error
+
+    def prove_fresh(self) -> None:
+        """A bookmark for every watch."""
+        for kind in Kind:
+            self._log(kind, EventType.BOOKMARK, {"metadata": {"resourceVersion": str(self._version)}})
 
     async def bind_unasked(self, name: str, node: str, *, annotations: Mapping[str, str] | None = None) -> None:
         """Bind a pod behind the extender's back: another scheduler, or a request of ours that arrives late."""

@@ -3,6 +3,7 @@
 from kvaware_cluster import Kind
 from kvaware_crds.errors import UpstreamError
 from kvaware_extender import WakeUpSettings
+from kvaware_extender.wakeups import MOST_OFFERS
 from kvaware_testing.extender_harness import MemoryCluster, serving
 from kvaware_testing.fake_api import raw_node, raw_pod
 from kvaware_testing.store_harness import FakeClock, eventually
@@ -11,6 +12,18 @@ from kvaware_testing.store_harness import FakeClock, eventually
 def condition(cluster, name):
     conditions = cluster.raw_pod(name)["status"].get("conditions", [])
     return next((c for c in conditions if c["type"] == "kvaware.io/Placeable"), None)
+
+
+class FullTable(dict[frozenset[str], frozenset[str]]):
+    """Offers of other pods, as many as are kept."""
+
+    def __len__(self) -> int:
+        return MOST_OFFERS
+
+
+def changes_something(number):
+    """A pod without GPUs that is bound: a change of the engine's state that frees nothing."""
+    return raw_pod(f"change{number}", node="n1", gpus=0, labels={"kvaware.io/model": f"m{number}"})
 
 
 async def test_the_last_pending_pod_is_woken_once_our_store_has_the_deletion():
@@ -72,6 +85,101 @@ async def test_only_the_nodes_that_kube_scheduler_offered_count():
         await caller.until_seen(other)
         await caller.extender.wakeups.look()
         assert cluster.conditions == []
+        cluster.delete_pod("ml", "a")
+        await eventually(lambda: cluster.conditions == [("b", "True")])
+
+
+async def test_a_pod_whose_offer_is_not_remembered_is_woken_by_every_change_that_could_matter():
+    """With more node selectors than offers are kept, the wake-up is a guess; a wrong one must not be the last."""
+    clock = FakeClock()
+    cluster = MemoryCluster(*(raw_node(f"n{i}", gpus=1) for i in range(3)))
+    cluster.add_pod(raw_pod("a", node="n0"))
+    other, waiting = cluster.add_pod(raw_pod("other", gpus=2)), cluster.add_pod(raw_pod("b"))
+    async with serving(cluster, clock=clock, max_view_age_s=1e6) as caller:
+        wakeups = caller.extender.wakeups
+        await caller.until_seen(waiting)
+        for i in range(MOST_OFFERS):
+            await caller.filter(other, *(["n1", "n2", *(f"x{j}" for j in range(i))]))
+            other = cluster.add_pod(raw_pod(f"other{i}", gpus=2))
+        await caller.until_seen(other)
+        await wakeups.look()
+        assert (await caller.filter(waiting, "n0"))["NodeNames"] == []
+        await wakeups.look()
+        assert cluster.conditions == [], "filter has refused this very state"
+        for seconds in (0.0, 1.0, 2.0, 4.0):  # the time after which the next guess may be made
+            clock.now_s += seconds
+            before = len(cluster.conditions)
+            cluster.add_pod(changes_something(before))
+            await eventually(lambda: len(cluster.conditions) == before + 1)  # noqa: B023 - awaited in this turn
+            assert (await caller.filter(waiting, "n0"))["NodeNames"] == []
+            await wakeups.look()
+            assert len(cluster.conditions) == before + 1, "one wake-up per change"
+        clock.now_s += 8.0
+        cluster.delete_pod("ml", "a")
+        await eventually(lambda: len(cluster.conditions) == 5)
+        assert (await caller.filter(waiting, "n0"))["NodeNames"] == ["n0"]
+
+
+async def test_guesses_become_rarer():
+    """In a busy cluster a guess per change would take the writes of pods that can be placed."""
+    clock = FakeClock()
+    cluster = MemoryCluster(raw_node("n0", gpus=1), raw_node("n1", gpus=1))
+    cluster.add_pod(raw_pod("a", node="n0"))
+    waiting = cluster.add_pod(raw_pod("b"))
+    async with serving(cluster, clock=clock, max_view_age_s=1e6) as caller:
+        wakeups = caller.extender.wakeups
+        wakeups._offers = FullTable()
+        await caller.until_seen(waiting)
+        for i in range(100):
+            await caller.filter(waiting, "n0")
+            await caller.until_seen(cluster.add_pod(changes_something(i)))
+            await wakeups.look()
+            clock.now_s += 0.1
+        # within 10 s at 0, 1, 1 + 2 and 1 + 2 + 4 s
+        assert len(cluster.conditions) == 4
+
+
+async def test_a_pod_refused_for_a_stale_view_is_woken_when_the_view_is_fresh_again():
+    """Nothing has changed in the cluster then: no event will bring the pod back."""
+    clock = FakeClock()
+    cluster = MemoryCluster(raw_node("n1", gpus=1))
+    big, waiting = cluster.add_pod(raw_pod("big", gpus=2)), cluster.add_pod(raw_pod("b"))
+    async with serving(cluster, clock=clock) as caller:
+        wakeups = caller.extender.wakeups
+        await caller.until_seen(waiting)
+        await caller.filter(big, "n1")
+        await wakeups.look()
+        clock.now_s += 61
+        assert (await caller.filter(waiting, "n1"))["NodeNames"] == []
+        await wakeups.look()
+        assert cluster.conditions == []
+        cluster.prove_fresh()
+        await eventually(lambda: not caller.extender.freshness.stale())
+        await wakeups.look()
+        assert cluster.conditions == [("b", "True")]
+
+
+async def test_room_that_goes_and_comes_between_two_looks_wakes_the_pod_again():
+    """It was woken, found the room taken, and waits again: that our condition still says True must not matter."""
+    cluster = MemoryCluster(raw_node("n1", gpus=1))
+    cluster.add_pod(raw_pod("a", node="n1"))
+    waiting = cluster.add_pod(raw_pod("b"))
+    async with serving(cluster, wake_up=WakeUpSettings(debounce_s=1e6)) as caller:
+        wakeups = caller.extender.wakeups
+        await caller.until_seen(waiting)
+        await caller.filter(waiting, "n1")
+        cluster.delete_pod("ml", "a")
+        await eventually(lambda: caller.extender.store.pod("ml", "a") is None)
+        await wakeups.look()
+        first = condition(cluster, "b")["lastTransitionTime"]
+        thief = cluster.add_pod(raw_pod("c", node="n1"))
+        await caller.until_seen(thief)
+        assert (await caller.filter(waiting, "n1"))["NodeNames"] == []
+        cluster.delete_pod("ml", "c")
+        await eventually(lambda: not caller.seen(thief))
+        await wakeups.look()
+        assert cluster.conditions == [("b", "True"), ("b", "True")]
+        assert condition(cluster, "b")["lastTransitionTime"] > first, "an API server tells nobody of equal objects"
 
 
 async def test_of_many_that_wait_for_one_gpu_no_more_are_woken_than_writes_are_allowed():
@@ -121,6 +229,27 @@ async def test_pods_that_are_gone_are_forgotten():
         for pod in pods:
             await caller.filter(pod, "n1")
         assert await caller.metric("scheduler_queue_length") == 5
+        big_enough = cluster.add_pod(raw_pod("q"))
+        await caller.filter(big_enough, "n1")
+        assert await caller.metric("scheduler_queue_length") == 5, "it was admitted"
         for pod in pods:
             cluster.delete_pod("ml", pod["metadata"]["name"])
         await eventually(lambda: len(caller.extender.wakeups) == 0)
+
+
+async def test_a_pod_that_is_admitted_waits_no_more_until_it_is_refused_again():
+    """``scheduler_queue_length`` is read as "how many wait"."""
+    cluster = MemoryCluster(raw_node("n1", gpus=1))
+    first = cluster.add_pod(raw_pod("a", node="n1"))
+    pod = cluster.add_pod(raw_pod("b"))
+    async with serving(cluster) as caller:
+        await caller.until_seen(pod)
+        await caller.filter(pod, "n1")
+        assert await caller.metric("scheduler_queue_length") == 1
+        cluster.delete_pod("ml", "a")
+        await eventually(lambda: not caller.seen(first))
+        await caller.filter(pod, "n1")
+        assert await caller.metric("scheduler_queue_length") == 0
+        await caller.until_seen(cluster.add_pod(raw_pod("c", node="n1")))
+        await caller.filter(pod, "n1")
+        assert await caller.metric("scheduler_queue_length") == 1

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from kvaware_cluster import Kind
-from kvaware_engine import PodDemand
+from kvaware_engine import PodDemand, Reason
 from kvaware_extender import StaleView
 from kvaware_extender.decision_log import DecisionLog
 from kvaware_extender.freshness import Freshness
@@ -77,13 +77,13 @@ def body(*names):
 
 def test_a_reply_is_given_again_for_the_same_pod_nodes_and_state_only():
     repeats = Repeats(100_000)
-    repeats.put(demand(), version=1, body=body("a", "b"), reply=b"reply")
+    repeats.put(demand(), version=1, body=body("a", "b"), reply=b"reply", reason=Reason.GPU_COUNT)
 
     def ask(asked=None, *, version=1, names=("a", "b")):
         return repeats.get(asked or demand(), version=version, body=body(*names), names=list(names))
 
-    assert ask() == b"reply"
-    assert ask(names=("b", "a")) == b"reply", "kube-scheduler collects nodes in parallel: any order"
+    assert (ask().reply, ask().reason) == (b"reply", Reason.GPU_COUNT)
+    assert ask(names=("b", "a")).reply == b"reply", "kube-scheduler collects nodes in parallel: any order"
     assert ask(version=2) is None
     assert ask(demand(gpus=2)) is None
     assert ask(demand("other")) is None
@@ -95,10 +95,10 @@ def test_a_reply_is_given_again_for_the_same_pod_nodes_and_state_only():
 
 def test_kept_replies_are_bounded_in_bytes():
     repeats = Repeats(10_000)
-    repeats.put(demand("huge"), version=1, body=body(), reply=b"x" * 20_000)
+    repeats.put(demand("huge"), version=1, body=body(), reply=b"x" * 20_000, reason=None)
     assert repeats.get(demand("huge"), version=1, body=body(), names=[]) is None
     for i in range(20):
-        repeats.put(demand(f"u{i}"), version=1, body=body(), reply=b"x" * 1000)
+        repeats.put(demand(f"u{i}"), version=1, body=body(), reply=b"x" * 1000, reason=None)
     kept = [i for i in range(20) if repeats.get(demand(f"u{i}"), version=1, body=body(), names=[])]
     assert kept == list(range(14, 20))  # 10,000 / (1,000 + 500 + a body of some 25) = 6
 
