@@ -33,7 +33,7 @@ class PodDemand:
     namespace: str
     name: str
     tenant: str
-    """The quota's tenant; the namespace itself where no TenantQuota names it."""
+    """The quota's tenant; ``default`` where no TenantQuota names the namespace."""
     model: ObjectKey | None
     model_id: str
     """``spec.modelId`` of the model; empty without one."""

@@ -238,8 +238,7 @@ def _answers(
         "Could this blow up HBM?": _hbm(demand, chosen),
         "Will it slow the batch?": _batch(demand, chosen),
         "Does background migration hurt online P99?": (
-            "No copy is started for a pod's placement: what is cheaper to copy is priced as migration and happens when"
-            " requests arrive."
+            "Placing a pod starts no copy. What is cheaper to copy than to recompute is only priced, as migration."
         ),
     }
 
@@ -248,10 +247,10 @@ def _where(chosen: CandidateView | None, runner_up: CandidateView | None, reason
     if chosen is None or chosen.cost is None:
         return f"Nowhere now: {_text(reason)}."
     if runner_up is None or runner_up.cost is None:
-        return f"{chosen.node}, the only node that can take it ({chosen.cost.total:.0f} ms)."
+        return f"{chosen.node}, the only node that can take it ({chosen.cost.total:,.0f} ms)."
     return (
-        f"{chosen.node} at {chosen.cost.total:.0f} ms ({reason}); next {runner_up.node}"
-        f" at {runner_up.cost.total:.0f} ms."
+        f"{chosen.node} at {chosen.cost.total:,.0f} ms ({reason}); next {runner_up.node}"
+        f" at {runner_up.cost.total:,.0f} ms."
     )
 
 
@@ -267,7 +266,7 @@ def _why_not_emptiest(
             f"The node with the most free HBM, {empty.node}, is the choice."
             if empty.node == chosen.node
             else f"{empty.node} has the most free HBM and would cost"
-            f" {empty.cost.total - chosen.cost.total:.0f} ms more than {chosen.node}."
+            f" {empty.cost.total - chosen.cost.total:,.0f} ms more than {chosen.node}."
         )
     free_gpus = chosen.free_gpus if chosen is not None else 0
     looking = [c for c in candidates if c.refusal is not None and c.gpu_class is not None and c.free_gpus > free_gpus]
@@ -286,7 +285,7 @@ def _cache(chosen: CandidateView | None) -> str:
     if chosen.cache_location == "node":
         return f"The node holds {_gib(chosen.kv_bytes_on_node)} of the model's block groups."
     if chosen.cost.migration > 0:
-        return f"Migrate: copying what is elsewhere is estimated at {chosen.cost.migration:.0f} ms."
+        return f"Migrate: copying what is elsewhere is estimated at {chosen.cost.migration:,.0f} ms."
     return "Recompute: it is estimated to be cheaper than copying."
 
 
@@ -310,7 +309,7 @@ def _batch(demand: PodDemand, chosen: CandidateView | None) -> str:
     shared = "It shares its GPU with other pods." if chosen.gpu_class is GpuClass.SHARED else "Its GPUs are its own."
     if demand.gpus == 0:
         shared = "It uses no GPU."
-    return f"{shared} Crowding with pods of the same model on the node is priced at {chosen.cost.compute_wait:.0f} ms."
+    return f"{shared} Crowding with pods of the same model on the node is priced at {chosen.cost.compute_wait:,.0f} ms."
 
 
 def node_view(

@@ -1,4 +1,4 @@
-"""Measure everything, as ratios inside one run: these machines are noisy, their ratios are not.
+"""Measure everything as ratios inside one run: absolute times differ from machine to machine, ratios hardly.
 
 ``python tests/bench/run.py [verbs|decisions|scheduler ...]``; without arguments, all.
 """
