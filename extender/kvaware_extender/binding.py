@@ -100,28 +100,37 @@ class Binder:
         return await asyncio.shield(self._tasks.job(f"bind {args.uid}", self._attempt(args, trace_id)))
 
     async def _attempt(self, args: BindArgs, trace_id: str | None) -> str:
+        demand = self._memory.demand(args.uid) if self._memory.knows(args.uid) else None
         # Set by whoever knows more, read when the time is over.
         late = Outcome(BindResult.BUSY, BUSY)
         try:
             async with asyncio.timeout(self._timeout_s), self._locks.hold(args.uid):
-                late = Outcome(BindResult.IN_DOUBT, IN_DOUBT)
-                outcome = await self._bind(args)
+                late = Outcome(BindResult.API_REFUSED, NOT_READ)
+                found = await self._look_up(args)
+                if isinstance(found, Outcome):
+                    outcome = found
+                else:
+                    demand = found.demand
+                    late = Outcome(BindResult.IN_DOUBT, IN_DOUBT)
+                    outcome = await self._bind(args, found)
         except TimeoutError:
             outcome = late
         self._metrics.binds[outcome.result].inc()
-        self._record(args, outcome, trace_id)
+        if demand is not None:
+            self._record(args, demand, outcome, trace_id)
         return outcome.text
 
-    async def _bind(self, args: BindArgs) -> Outcome:
-        """One attempt, under the UID's lock."""
-        doubt = self.doubts.get(args.uid)
+    async def _look_up(self, args: BindArgs) -> _Pod | Outcome:
+        """The pod, or the end of the attempt: it cannot be read, or is gone. Nothing is asked to be bound here."""
         try:
-            pod = await self._find(args, doubt)
+            pod = await self._find(args, self.doubts.get(args.uid))
         except UpstreamError as e:
             log.warning("pod cannot be read for bind", namespace=args.namespace, pod=args.name, error=str(e))
             return Outcome(BindResult.API_REFUSED, NOT_READ)
-        if pod is None:
-            return Outcome(BindResult.POD_GONE, POD_GONE)
+        return Outcome(BindResult.POD_GONE, POD_GONE) if pod is None else pod
+
+    async def _bind(self, args: BindArgs, pod: _Pod) -> Outcome:
+        """Bind a pod that exists, under the UID's lock."""
         if pod.node is not None:
             if pod.node == args.node:
                 return Outcome(BindResult.ALREADY_BOUND)
@@ -220,13 +229,8 @@ class Binder:
     def _pod(self, seen: PodObservation) -> _Pod:
         return _Pod(seen.node, self._engine.demand(seen) if self._engine.is_ours(seen) else None)
 
-    def _record(self, args: BindArgs, outcome: Outcome, trace_id: str | None) -> None:
+    def _record(self, args: BindArgs, demand: PodDemand, outcome: Outcome, trace_id: str | None) -> None:
         """Log what became of a pod of ours; filter and prioritize told the rest."""
-        if not self._memory.knows(args.uid):
-            return
-        demand = self._memory.demand(args.uid)
-        if demand is None:
-            return
         decided = self._memory.decision(args.uid)
         chosen = decided.decision.chosen if decided else None
         self._decisions.put(

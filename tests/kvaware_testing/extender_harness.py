@@ -44,6 +44,9 @@ class MemoryCluster(DirectorySource):
         self.answer_bind = asyncio.Event()
         """While clear, a binding is carried out and its answer waits."""
         self.answer_bind.set()
+        self.answer_reads = asyncio.Event()
+        """While clear, reads of single pods do not answer."""
+        self.answer_reads.set()
         self.carry_out = True
         """False: a binding that is lost on its way; its answer is an error or waits."""
         self.bind_error: Exception | None = None
@@ -92,6 +95,7 @@ class MemoryCluster(DirectorySource):
 
     async def get_pod(self, namespace: str, name: str) -> RawObject | None:
         self.calls.append("get_pod")
+        await self.answer_reads.wait()
         if self.read_error is not None:
             raise self.read_error
         return await super().get_pod(namespace, name)

@@ -147,6 +147,21 @@ async def test_a_bind_that_worked_but_answered_too_late_is_a_success_the_second_
     assert cluster.node_of("p") == "n1"
 
 
+async def test_a_pod_that_could_not_be_read_in_time_is_not_a_binding_in_doubt():
+    """Nothing was asked to be bound, so nothing may be said or counted about a binding."""
+    cluster = MemoryCluster(raw_node("n1"))
+    cluster.deliver[Kind.POD].clear()
+    async with serving(cluster, bind_timeout_s=0.05) as caller:
+        pod = cluster.add_pod(raw_pod("p"))
+        cluster.answer_reads.clear()
+        assert await caller.bind(pod, "n1") == "kvaware: the pod could not be read from the API server"
+        assert await caller.metric("kvaware_bind_total", '{result="in_doubt"}') == 0
+        assert await caller.metric("kvaware_bind_total", '{result="api_refused"}') == 1
+        assert caller.extender.engine.holder(pod["metadata"]["uid"]) == ()
+        cluster.answer_reads.set()
+        assert await caller.bind(pod, "n1") == ""
+
+
 async def test_while_a_binding_is_in_doubt_another_node_is_refused():
     """The first request may still be on its way: binding elsewhere could take two GPUs for one pod."""
     cluster = MemoryCluster(raw_node("n1", gpus=1), raw_node("n2", gpus=1))

@@ -129,3 +129,17 @@ async def test_decisions_are_logged_under_the_promised_names(tmp_path):
         - chosen["terms_ms"]["locality_gain"]
     )
     assert (bound["event"], bound["result"], bound["decision_id"]) == ("bind", "bound", chosen["decision_id"])
+
+
+async def test_a_bind_of_a_pod_that_another_process_filtered_is_logged_too(tmp_path):
+    """After a restart of the extender kube-scheduler binds what the old process chose."""
+    path = tmp_path / "decisions.jsonl"
+    cluster = MemoryCluster(raw_node("n1"))
+    pod = cluster.add_pod(raw_pod("p", gpus=2))
+    web = cluster.add_pod(raw_pod("web", gpus=0))
+    async with serving(cluster, decision_log=str(path)) as caller:
+        assert await caller.bind(pod, "n1") == ""
+        assert await caller.bind(web, "n1") == ""
+    [record] = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    assert (record["event"], record["request_id"], record["gpus"]) == ("bind", pod["metadata"]["uid"], 2)
+    assert (record["selected_worker"], record["result"]) == ("n1", "bound")
