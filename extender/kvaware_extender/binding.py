@@ -6,7 +6,7 @@ stays booked; the pod is read until it is known (``Doubts``), so that nothing is
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -42,10 +42,13 @@ NOT_BOUND: Final = "kvaware: the API server did not take the binding"
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one bind ended; the text is empty when the pod is bound where it should be."""
+    """How one bind ended."""
 
     result: BindResult
     text: str = ""
+    """Empty when the pod is bound where it should be."""
+    decision_id: str = ""
+    """In the reservation that was asked to be written; empty: none was."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +152,9 @@ class Binder:
         if self._freshness.stale():
             return Outcome(BindResult.STALE, REFUSAL_TEXTS[Reason.STALE_VIEW])
         in_doubt_before = self.doubts.get(args.uid) is not None
-        reservation = self._engine.reserve(demand, args.node, now_s=self._clock())
+        reservation = self._engine.reserve(
+            demand, args.node, now_s=self._clock(), decision_id=self._decision_id(args, demand)
+        )
         if isinstance(reservation, Refusal):
             self._metrics.refused(reservation.reason)
             return Outcome(BindResult.REFUSED, reservation.text)
@@ -173,7 +178,13 @@ class Binder:
                     self._engine.release(args.uid, args.node)
                 case _:
                     pass  # this request was refused; an earlier one may still take effect
-        return outcome
+        return replace(outcome, decision_id=reservation.decision_id)
+
+    def _decision_id(self, args: BindArgs, demand: PodDemand) -> str:
+        """Of the decision that sent the pod to this node, so that its log record and its reservation join."""
+        decided = self._memory.decision(demand.uid)
+        chosen = decided.decision.chosen if decided else None
+        return decided.decision.decision_id if decided and chosen and chosen.node == args.node else ""
 
     async def _write(self, args: BindArgs, annotations: Mapping[str, str]) -> Outcome:
         """Tell the API server. IN_DOUBT when it may or may not have bound the pod."""
@@ -241,7 +252,7 @@ class Binder:
                 result=outcome.result,
                 error=outcome.text,
                 chosen=chosen if chosen and chosen.node == args.node else None,
-                decision_id=decided.decision.decision_id if decided else "",
+                decision_id=outcome.decision_id or self._decision_id(args, demand),
                 queue_length=self._queue_length(),
                 trace_id=trace_id,
             )

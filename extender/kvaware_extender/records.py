@@ -86,6 +86,7 @@ class Bound:
     chosen: CandidateView | None
     """The node's figures when prioritize chose it; None: it chose another, or was not asked."""
     decision_id: str
+    """As in the pod's reservation; empty: no reservation was made, and no decision chose this node."""
     queue_length: int
     trace_id: str | None
 

@@ -178,6 +178,27 @@ async def test_while_a_binding_is_in_doubt_another_node_is_refused():
     assert cluster.node_of("p") == "n1"
 
 
+async def test_filter_offers_again_the_node_whose_binding_is_in_doubt_and_no_other():
+    """kubernetes#96579: kube-scheduler filters again after the lost answer; elsewhere bind would refuse the pod."""
+    cluster = MemoryCluster(raw_node("n1", gpus=1), raw_node("n2", gpus=1))
+    pod = cluster.add_pod(raw_pod("p"))
+    async with serving(cluster) as caller:
+        await caller.until_seen(pod)
+        cluster.deliver[Kind.POD].clear()  # the store does not learn of it meanwhile
+        cluster.bind_error = UpstreamError("connection reset")
+        assert "did not say in time" in await caller.bind(pod, "n1")
+        cluster.bind_error = None
+        reply = await caller.filter(pod, "n1", "n2")
+        assert reply["NodeNames"] == ["n1"]
+        assert list(reply["FailedAndUnresolvableNodes"]) == ["n2"]
+        assert await caller.prioritize(pod, "n1", "n2") == {"n1": 10, "n2": 0}
+        other = {**raw_pod("q"), "metadata": {**raw_pod("q")["metadata"], "uid": "q"}}
+        assert (await caller.filter(other, "n1", "n2"))["NodeNames"] == ["n2"], "its room is still taken"
+        assert await caller.bind(pod, "n1") == ""
+        assert caller.extender.engine.holder(pod["metadata"]["uid"]) == ("n1",)
+    assert cluster.node_of("p") == "n1"
+
+
 REFUSALS_OF_A_RETRY = [
     pytest.param(401, "Unauthorized", id="401"),
     pytest.param(403, "Forbidden", id="403"),

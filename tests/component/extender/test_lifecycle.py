@@ -8,6 +8,7 @@ import aiohttp
 import orjson
 import pytest
 
+from kvaware_cluster import parse_reservation
 from kvaware_extender import TaskEndedError, run_extender
 from kvaware_testing.extender_harness import MemoryCluster, quiet_settings, serving
 from kvaware_testing.fake_api import raw_node, raw_pod
@@ -143,3 +144,21 @@ async def test_a_bind_of_a_pod_that_another_process_filtered_is_logged_too(tmp_p
     [record] = [orjson.loads(line) for line in path.read_bytes().splitlines()]
     assert (record["event"], record["request_id"], record["gpus"]) == ("bind", pod["metadata"]["uid"], 2)
     assert (record["selected_worker"], record["result"]) == ("n1", "bound")
+
+
+@pytest.mark.parametrize("node", ["n1", "n2"])
+async def test_the_log_and_the_reservation_of_a_pod_name_the_same_decision(tmp_path, node):
+    """Who finds a pod in the wrong place starts from its annotation and looks for the decision behind it."""
+    path = tmp_path / "decisions.jsonl"
+    cluster = MemoryCluster(raw_node("n1"), raw_node("n2"))
+    pod, other = (cluster.add_pod(raw_pod(name)) for name in ("p", "q"))
+    async with serving(cluster, decision_log=str(path)) as caller:
+        await caller.until_seen(other)
+        await caller.prioritize(pod, "n1", "n2")
+        await caller.prioritize(other, "n1", "n2")  # the state moves on between choice and bind
+        assert await caller.bind(pod, node) == ""
+    records = [orjson.loads(line) for line in path.read_bytes().splitlines()]
+    [chosen, bound] = [record for record in records if record["request_id"] == pod["metadata"]["uid"]]
+    reservation = parse_reservation(cluster.raw_pod("p")["metadata"]["annotations"]["kvaware.io/reservation"])
+    assert bound["decision_id"] == reservation.decision_id
+    assert (reservation.decision_id == chosen["decision_id"]) is (node == chosen["selected_worker"])
