@@ -5,7 +5,7 @@ method is synchronous: in one loop that is what makes check-and-take atomic.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from kvaware_engine.decisions import (
 from kvaware_engine.demands import demand_of, is_ours
 from kvaware_engine.explain import Judged, explain_pod, node_view, reason_of_choice, view_candidate
 from kvaware_engine.fleet import Fleet, NodeRow
+from kvaware_engine.ledger import Ledger, node_held
 from kvaware_engine.observations import (
     BlockGroupObservation,
     GpuClass,
@@ -37,28 +38,13 @@ from kvaware_engine.observations import (
     TenantQuotaObservation,
 )
 from kvaware_engine.places import Places
-from kvaware_engine.pools import Booking, BookingKind, devices_of
+from kvaware_engine.pools import Booking
 from kvaware_engine.reasons import CODE_OF_REASON, REASON_OF_CODE, REFUSAL_TEXTS, Reason, main_reason
 from kvaware_engine.settings import EngineSettings
-from kvaware_engine.tenants import Charge, Headroom, Tenants
+from kvaware_engine.tenants import Headroom, Tenants
 from kvaware_engine.verdict import ADMITTED, node_codes, node_refusal, pod_refusal
 
 __all__ = ["Engine"]
-
-
-@dataclass(slots=True)
-class _Own:
-    """A booking that we made and the API server has not shown yet."""
-
-    reservation: Reservation
-    at_s: float
-    settled: bool
-
-
-@dataclass(slots=True)
-class _Intent:
-    node: str
-    expires_at_s: float
 
 
 class Engine:
@@ -76,21 +62,18 @@ class Engine:
         self._places = Places(self._settings, self._fleet)
         self._models: dict[ObjectKey, ModelObservation] = {}
         self._pods: dict[str, PodObservation] = {}
-        self._own: dict[str, dict[str, _Own]] = {}
-        """Pod UID to node to booking."""
-        self._intents: dict[str, _Intent] = {}
-        """Pod UID to intent, oldest first (their time to live is one constant)."""
+        self._ledger = Ledger(self._fleet, self._tenants, intent_ttl_s=self._settings.intent_ttl_s)
         self._use_steps: dict[str, int] = {}
         """Node to the whole minutes of age that its exporter figures were last priced at."""
-        self._version = 0
+        self._changes = 0
 
     # -- observations ------------------------------------------------------------------------------------------------
 
     @property
     def version(self) -> int:
         """Grows whenever an answer could have changed."""
-        self._flush()
-        return self._version
+        self._ledger.flush()
+        return self._changes + self._ledger.changes
 
     def observe_node(self, name: str, node: NodeObservation | None) -> None:
         """A node came, changed, or (None) went. What pods hold on it stays booked until they are gone."""
@@ -105,12 +88,12 @@ class Engine:
             self._places.node_lists(name, after, before=before)
         self._place(row)
         self._fleet.mark((name,))
-        self._version += 1
+        self._changes += 1
         if node is None:
             row.use = None
             self._use_steps.pop(name, None)
             self._places.node_gone(name)  # another machine of that name has nothing on its disk
-            self._flush()
+            self._ledger.flush()
             self._fleet.drop_if_empty(row)
 
     def observe_use(self, node: str, use: NodeUse | None) -> None:
@@ -123,7 +106,7 @@ class Engine:
         row.use = use
         self._age_use(row, force=True)
         if use is None:
-            self._flush()
+            self._ledger.flush()
             self._fleet.drop_if_empty(row)
 
     def observe_pod(self, uid: str, pod: PodObservation | None, *, now_s: float) -> None:
@@ -131,25 +114,20 @@ class Engine:
         self._clock(now_s)
         before = self._pods.get(uid)
         if before == pod:
-            if pod is None and (uid in self._own or uid in self._intents):
-                self._end_own(uid)
-                self._version += 1
+            if pod is None:
+                self._ledger.end(uid)
             return
-        held_on = _node_held(before)
-        holds_on = _node_held(pod)
         if pod is None:
             del self._pods[uid]
         else:
             self._pods[uid] = pod
+        self._ledger.observe(before, pod, uid)
+        held_on, holds_on = node_held(before), node_held(pod)
         if before is not None and held_on is not None:
-            self._unbook(held_on, uid)
             self._places.pod_gone(before, held_on, now_s=now_s)
-        if pod is None or pod.finished or pod.node is not None:
-            self._end_own(uid)
         if pod is not None and holds_on is not None:
-            self._book(holds_on, uid, _observed_bookings(pod))
             self._places.pod_bound(pod, holds_on)
-        self._version += 1
+        self._changes += 1
 
     def observe_model(self, key: ObjectKey, model: ModelObservation | None) -> None:
         """An InferenceModel came, changed, or (None) went."""
@@ -160,7 +138,7 @@ class Engine:
         else:
             self._models[key] = model
         self._places.model(key, model)
-        self._version += 1
+        self._changes += 1
 
     def observe_quota(self, name: str, quota: TenantQuotaObservation | None) -> None:
         """A TenantQuota came, changed, or (None) went."""
@@ -168,12 +146,12 @@ class Engine:
             return
         for row in self._fleet:
             self._place(row)
-        self._version += 1
+        self._changes += 1
 
     def observe_block_group(self, key: ObjectKey, group: BlockGroupObservation | None) -> None:
         """A KVCacheBlockGroup came, changed, or (None) went."""
         self._places.group(key, group)
-        self._version += 1
+        self._changes += 1
 
     def forget_unseen(self, *, listed_at_s: float, uids: Collection[str]) -> None:
         """Drop own settled bookings whose pod a later complete list does not hold.
@@ -182,14 +160,7 @@ class Engine:
             listed_at_s: When that list began.
             uids: Of all pods in it.
         """
-        gone = [
-            uid
-            for uid, by_node in self._own.items()
-            if uid not in uids and all(own.settled and own.at_s < listed_at_s for own in by_node.values())
-        ]
-        for uid in gone:
-            self._end_own(uid)
-            self._version += 1
+        self._ledger.forget_unseen(listed_at_s=listed_at_s, uids=uids)
 
     def tick(self, now_s: float) -> None:
         """Let time pass: intents end, exporter figures age in whole minutes, weights are forgotten."""
@@ -198,7 +169,7 @@ class Engine:
             if row.use is not None:
                 self._age_use(row, force=False)
         if self._places.expire(now_s):
-            self._version += 1
+            self._changes += 1
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
@@ -219,8 +190,8 @@ class Engine:
         kube-scheduler then asks nothing more before it binds.
         """
         self._clock(now_s)
-        self._end_intent(demand.uid)
-        self._flush()
+        self._ledger.end_intent(demand.uid)
+        self._ledger.flush()
         headroom = self._headroom(demand, intents=True)
         refusal = self._pod_refusal(demand, headroom)
         if refusal is not None:
@@ -237,10 +208,9 @@ class Engine:
         Returns: None when one of them can take the pod now, else why not (of several reasons ``main_reason``).
         """
         self._clock(now_s)
-        intent = self._intents.get(demand.uid)
-        if intent is not None:  # a pod with an intent was just admitted
+        if self._ledger.intended_node(demand.uid) is not None:  # a pod with an intent was just admitted
             return None
-        self._flush()
+        self._ledger.flush()
         headroom = self._headroom(demand, intents=True)
         refusal = self._pod_refusal(demand, headroom)
         if refusal is not None:
@@ -259,7 +229,7 @@ class Engine:
         Of equal costs the first name wins. Nodes that cannot take the pod score 0 and are never chosen.
         """
         self._clock(now_s)
-        self._end_intent(demand.uid)
+        self._ledger.end_intent(demand.uid)
         version = self.version
         judged = self._judge(demand, nodes)
         result = self._scores(judged)
@@ -314,8 +284,8 @@ class Engine:
                 row.use = use
                 self._fleet.mark((row.name,))
             self._places.show_again()
-            self._flush()
-            self._version = version  # everything stands as before
+            self._ledger.flush()
+            self._changes = version - self._ledger.changes  # everything stands as before
 
     def node_names(self) -> list[str]:
         """All nodes that the API server shows, sorted."""
@@ -324,7 +294,7 @@ class Engine:
     def nodes(self, names: Sequence[str] | None = None, *, now_s: float) -> list[NodeView]:
         """The named (default: all) nodes with what each GPU holds, some 0.05 ms each; unknown names are left out."""
         self._clock(now_s)
-        self._flush()
+        self._ledger.flush()
         views = []
         for name in names if names is not None else self._fleet.names():
             row = self._fleet.get(name)
@@ -333,18 +303,17 @@ class Engine:
             views.append(
                 node_view(
                     row,
-                    margins=self._margins,
+                    fleet=self._fleet,
                     reserved_for=self._owner(row),
                     confidence_ratio=float(self._fleet.confidence[row.index]),
                     use_age_s=now_s - row.use.observed_at_s if row.use is not None else None,
-                    summary=self._fleet.summary,
                 )
             )
         return views
 
     def tenants(self) -> list[TenantView]:
         """All tenants that a TenantQuota names, by name."""
-        self._flush()
+        self._ledger.flush()
         return self._tenants.views()
 
     # -- reservations ------------------------------------------------------------------------------------------------
@@ -361,16 +330,16 @@ class Engine:
             decision_id: Of the decision that chose the node; made here where there is none. Another UID's is ignored.
         """
         self._clock(now_s)
-        standing = self._own.get(demand.uid, {}).get(node)
+        standing = self._ledger.standing(demand.uid, node)
         if standing is not None:
-            return standing.reservation
+            return standing
         pod = self._pods.get(demand.uid)
         if pod is not None and pod.node is not None:
             if pod.node != node:
                 return _refusal(Reason.ALREADY_BOUND)
             return pod.reservation or self._reservation(demand, node, (), decision_id)
-        self._end_intent(demand.uid)
-        self._flush()
+        self._ledger.end_intent(demand.uid)
+        self._ledger.flush()
         headroom = self._headroom(demand, intents=False)
         refusal = pod_refusal(demand, headroom)
         if refusal is not None:
@@ -388,49 +357,28 @@ class Engine:
         )
         if reason is not None:
             return _refusal(reason)
-        bookings = self._bookings_of(demand, node, BookingKind.OWN)
-        self._book(node, demand.uid, bookings)
-        reservation = self._reservation(demand, node, bookings[0].devices if bookings else (), decision_id)
-        self._own.setdefault(demand.uid, {})[node] = _Own(reservation, now_s, settled=False)
-        self._version += 1
+        reservation = self._reservation(demand, node, self._ledger.assume(demand, node), decision_id)
+        self._ledger.reserved(demand.uid, node, reservation, now_s=now_s)
         return reservation
 
     def settle(self, uid: str, node: str, *, now_s: float) -> None:
         """The binding was accepted: what stands on this node is real, what the UID held elsewhere in doubt is not."""
-        own = self._own.get(uid)
-        if own is None:
-            return  # the store was faster: the pod is observed, or gone already
-        for other in [name for name in own if name != node]:
-            self.release(uid, other)
-        if node in own:
-            own[node].settled = True
-            own[node].at_s = now_s
+        self._ledger.settle(uid, node, now_s=now_s)
 
     def release(self, uid: str, node: str) -> None:
         """The binding was refused or never happened: give back what stands on this node."""
-        own = self._own.get(uid)
-        if own is None or node not in own:
-            return
-        del own[node]
-        if not own:
-            del self._own[uid]
-        self._unbook(node, uid)
-        self._version += 1
+        self._ledger.release(uid, node)
 
     def holder(self, uid: str) -> tuple[str, ...]:
         """The nodes on which the UID holds something, observed or own, sorted."""
-        held = _node_held(self._pods.get(uid))
-        return tuple(sorted({*self._own.get(uid, {}), *((held,) if held is not None else ())}))
+        held = node_held(self._pods.get(uid))
+        return tuple(sorted({*self._ledger.own_nodes(uid), *((held,) if held is not None else ())}))
 
     # -- the inside --------------------------------------------------------------------------------------------------
 
     def _clock(self, now_s: float) -> None:
         self._now_s = now_s
-        while self._intents:
-            uid, intent = next(iter(self._intents.items()))
-            if intent.expires_at_s > now_s:
-                break
-            self._end_intent(uid)
+        self._ledger.expire(now_s)
 
     def _margins(self, row: NodeRow) -> tuple[float, float]:
         """Ratios of HBM kept back: where the exporter shows a device, and where only the label tells its size."""
@@ -467,7 +415,7 @@ class Engine:
             ratio = floor + (1 - floor) * max(0.0, fresh_share)
         if self._fleet.confidence[row.index] != ratio:
             self._fleet.confidence[row.index] = ratio
-            self._version += 1
+            self._changes += 1
 
     def _owner(self, row: NodeRow) -> str | None:
         return self._tenants.owner_of_node(row.node.labels) if row.node is not None else None
@@ -476,58 +424,13 @@ class Engine:
         self._fleet.place(row, owner=self._owner(row))
         self._write_confidence(row)
 
-    def _flush(self) -> None:
-        """Add up dirty rows, then what their pods cost their tenants (that depends on the devices' sizes)."""
-        if not self._fleet.dirty:
-            return
-        while self._fleet.dirty:
-            row = self._fleet.get(self._fleet.dirty.pop())
-            if row is not None:
-                if self._fleet.flush_row(row):
-                    self._version += 1
-                self._charge(row)
-
-    def _charge(self, row: NodeRow) -> None:
-        """Charge tenants for what changed on one node; for everything when the size of its devices did."""
-        sizes = self._sizes(row)
-        if sizes != row.charged_sizes:
-            for uid in row.charged:
-                self._tenants.charge(row.name, uid, None)
-            row.charged.clear()
-            row.charged_sizes = sizes
-        for uid in [uid for uid in row.charged if uid not in row.bookings]:
-            del row.charged[uid]
-            self._tenants.charge(row.name, uid, None)
-        for uid, bookings in row.bookings.items():
-            if bookings and row.charged.get(uid) is not bookings:
-                row.charged[uid] = bookings
-                gpus = sum([booking.gpus for booking in bookings])
-                hbm = sum([self._charged_bytes(row, booking) for booking in bookings])
-                intent = bookings[0].kind is BookingKind.INTENT
-                self._tenants.charge(row.name, uid, Charge(bookings[0].pod.namespace, gpus, hbm, intent))
-
-    def _sizes(self, row: NodeRow) -> tuple[int, ...]:
-        if row.node is None:
-            return ()
-        return tuple([int(self._fleet.lanes[pool.resource].full_bytes[row.index]) for pool in row.node.pools])
-
-    def _charged_bytes(self, row: NodeRow, booking: Booking) -> int:
-        """Whole devices at full size, shared ones at the reservation; on a node nobody shows, what the pod reserved."""
-        pool = row.pool(booking.resource)
-        lane = self._fleet.lanes.get(booking.resource)
-        if pool is None or lane is None:
-            return (booking.hbm_per_gpu_bytes or 0) * booking.gpus
-        if pool.gpu_class is GpuClass.SHARED and booking.hbm_per_gpu_bytes is not None:
-            return booking.hbm_per_gpu_bytes * booking.gpus
-        return max(0, int(lane.full_bytes[row.index])) * booking.gpus
-
     def _free_by_owner(self, *, intents: bool) -> dict[str | None, tuple[int, int]] | None:
         """Free GPUs and HBM bytes by the tenant that nodes are reserved for; None when nobody was promised any."""
         if not self._tenants.guarantees():
             return None
         gpus, hbm = self._fleet.spare()
         if not intents:
-            for node in {intent.node for intent in self._intents.values()}:
+            for node in self._ledger.intended_nodes():
                 row = self._fleet.get(node)
                 if row is not None and row.node is not None and row.node.ready and not row.node.unschedulable:
                     summaries = [(pool, self._fleet.summary(row, pool, intents=False)) for pool in row.node.pools]
@@ -546,19 +449,16 @@ class Engine:
 
     def _headroom(self, demand: PodDemand, *, intents: bool) -> Headroom | None:
         """What the demand's tenant may still take, without what this very pod holds already."""
-        gpus = hbm = 0
-        for node in self._own.get(demand.uid, {}):
-            row = self._fleet.get(node)
-            for booking in row.bookings.get(demand.uid, ()) if row is not None else ():
-                gpus += booking.gpus
-                hbm += self._charged_bytes(row, booking) if row is not None else 0
         return self._tenants.headroom(
-            demand.namespace, intents=intents, less=(gpus, hbm), free=self._free_by_owner(intents=intents)
+            demand.namespace,
+            intents=intents,
+            less=self._ledger.own_amounts(demand.uid),
+            free=self._free_by_owner(intents=intents),
         )
 
     def _pod_refusal(self, demand: PodDemand, headroom: Headroom | None) -> Reason | None:
         """The reason that holds on every node; a pod that holds something already passed it."""
-        return None if demand.uid in self._own else pod_refusal(demand, headroom)
+        return None if self._ledger.own_nodes(demand.uid) else pod_refusal(demand, headroom)
 
     def _without_cordoned(self, codes: npt.NDArray[np.int8]) -> None:
         """kube-scheduler does not offer cordoned nodes; where it is not asked, they must not look open."""
@@ -566,8 +466,8 @@ class Engine:
 
     def _codes(self, demand: PodDemand, headroom: Headroom | None) -> npt.NDArray[np.int8]:
         """The verdict on every row of the fleet."""
-        own = self._own.get(demand.uid)
-        if own is not None:
+        own = self._ledger.own_nodes(demand.uid)
+        if own:
             codes = np.full(self._fleet.size, CODE_OF_REASON[Reason.BINDING_UNDECIDED], dtype=np.int8)
             codes[[row.index for name in own if (row := self._fleet.get(name)) is not None]] = ADMITTED
             codes[~self._fleet.known] = CODE_OF_REASON[Reason.NODE_UNKNOWN]
@@ -588,7 +488,7 @@ class Engine:
             nodes: As offered.
             cordoned: Whether a cordoned node can take it: yes where kube-scheduler offered it.
         """
-        self._flush()
+        self._ledger.flush()
         headroom = self._headroom(demand, intents=True)
         indexes = self._fleet.indexes(nodes)
         everywhere = self._pod_refusal(demand, headroom)
@@ -629,9 +529,9 @@ class Engine:
     def _set_aside(self, demand: PodDemand) -> list[tuple[NodeRow, tuple[Booking, ...], NodeUse | None]]:
         """Take what the pod holds off its nodes, the use that the exporter names as its own included."""
         pod = ObjectKey(demand.namespace, demand.name)
-        intent = self._intents.get(demand.uid)
-        held = _node_held(self._pods.get(demand.uid))
-        names = {*self.holder(demand.uid), *((intent.node,) if intent is not None else ())}
+        intended = self._ledger.intended_node(demand.uid)
+        held = node_held(self._pods.get(demand.uid))
+        names = {*self.holder(demand.uid), *((intended,) if intended is not None else ())}
         aside = []
         for name in sorted(names):
             row = self._fleet.get(name)
@@ -647,9 +547,12 @@ class Engine:
 
     def _candidate(self, judged: Judged, position: int, result: Sequence[int]) -> CandidateView:
         row = self._fleet.get(judged.nodes[position])
-        return view_candidate(
-            judged, position, score=result[position], row=row, fleet=self._fleet, margins=self._margins
-        )
+        return view_candidate(judged, position, score=result[position], row=row, fleet=self._fleet)
+
+    def _intend(self, demand: PodDemand, node: str, *, now_s: float) -> None:
+        pod = self._pods.get(demand.uid)
+        if pod is None or pod.node is None:  # else it holds more than a guess already
+            self._ledger.intend(demand, node, now_s=now_s)
 
     def _reservation(self, demand: PodDemand, node: str, devices: tuple[int, ...], decision_id: str) -> Reservation:
         pool = self._fleet.row(node).pool(demand.resource) if demand.resource is not None else None
@@ -661,78 +564,8 @@ class Engine:
             hbm_per_gpu_bytes=demand.hbm_per_gpu_bytes,
             gpu_class=pool.gpu_class if pool is not None else GpuClass.EXCLUSIVE,
             devices=devices,
-            decision_id=decision_id if decision_id.startswith(f"{demand.uid}-") else f"{demand.uid}-{self._version}",
+            decision_id=decision_id if decision_id.startswith(f"{demand.uid}-") else f"{demand.uid}-{self.version}",
         )
-
-    def _intend(self, demand: PodDemand, node: str, *, now_s: float) -> None:
-        pod = self._pods.get(demand.uid)
-        if demand.uid in self._own or (pod is not None and pod.node is not None):
-            return  # it holds more than a guess already
-        self._intents[demand.uid] = _Intent(node, now_s + self._settings.intent_ttl_s)
-        self._book(node, demand.uid, self._bookings_of(demand, node, BookingKind.INTENT))
-
-    def _end_intent(self, uid: str) -> None:
-        intent = self._intents.pop(uid, None)
-        if intent is not None:
-            self._unbook(intent.node, uid)
-
-    def _end_own(self, uid: str) -> None:
-        self._end_intent(uid)
-        for node in self._own.pop(uid, {}):
-            self._unbook(node, uid)
-
-    def _book(self, node: str, uid: str, bookings: tuple[Booking, ...]) -> None:
-        row = self._fleet.row(node)
-        row.bookings[uid] = bookings
-        self._fleet.mark((node,))
-
-    def _unbook(self, node: str, uid: str) -> None:
-        row = self._fleet.get(node)
-        if row is None or row.bookings.pop(uid, None) is None:
-            return
-        self._fleet.mark((node,))
-        if row.node is None and not row.bookings and row.use is None:
-            self._flush()
-            self._fleet.drop_if_empty(row)
-
-    def _bookings_of(self, demand: PodDemand, node: str, kind: BookingKind) -> tuple[Booking, ...]:
-        """What the pod would hold on the node, with the devices that it is assumed to get."""
-        if demand.resource is None:
-            return ()
-        row = self._fleet.row(node)
-        return (
-            Booking(
-                uid=demand.uid,
-                pod=ObjectKey(demand.namespace, demand.name),
-                resource=demand.resource,
-                gpus=demand.gpus,
-                hbm_per_gpu_bytes=demand.hbm_per_gpu_bytes,
-                devices=self._assumed_devices(row, demand),
-                ready=False,
-                kind=kind,
-            ),
-        )
-
-    def _assumed_devices(self, row: NodeRow, demand: PodDemand) -> tuple[int, ...]:
-        """On a shared pool, the devices with the most free replicas (as the device plugin spreads); else unknown."""
-        pool = row.pool(demand.resource) if demand.resource is not None else None
-        if pool is None or pool.gpu_class is not GpuClass.SHARED:
-            return ()
-        seen, unseen = self._margins(row)
-        states = devices_of(
-            pool,
-            row.use.gpus if row.use is not None else None,
-            row.booked(pool.resource, intents=False, but_not_uid=demand.uid),
-            seen_margin_ratio=seen,
-            unseen_margin_ratio=unseen,
-        )
-        slots = {state.index: state.slots_free for state in states}
-        devices = []
-        for _ in range(min(demand.gpus, sum(slots.values()))):
-            index = min(slots, key=lambda i: (-slots[i], i))
-            slots[index] -= 1
-            devices.append(index)
-        return tuple(devices)
 
 
 def _without_pod(use: GpuUse, pod: ObjectKey) -> GpuUse:
@@ -740,38 +573,6 @@ def _without_pod(use: GpuUse, pod: ObjectKey) -> GpuUse:
     if use.pod != pod or use.used_bytes is None or use.free_bytes is None:
         return use
     return replace(use, used_bytes=0, free_bytes=use.free_bytes + use.used_bytes, pod=None)
-
-
-def _node_held(pod: PodObservation | None) -> str | None:
-    """The node on which a pod holds its devices: from bind until it is gone or finished, terminating included."""
-    return pod.node if pod is not None and not pod.finished else None
-
-
-def _observed_bookings(pod: PodObservation) -> tuple[Booking, ...]:
-    """What a bound pod holds. Without a reservation that is ours and its own, whole GPUs.
-
-    A reservation counts only when its decision was made for this UID: an annotation copied from another pod, or written
-    into a template, must not make a pod smaller than it is.
-    """
-    reservation = pod.reservation
-    if reservation is not None and not reservation.decision_id.startswith(f"{pod.uid}-"):
-        reservation = None
-    bookings = []
-    for resource, gpus in pod.gpu_requests:
-        reserved = reservation if reservation is not None and reservation.resource == resource else None
-        bookings.append(
-            Booking(
-                uid=pod.uid,
-                pod=ObjectKey(pod.namespace, pod.name),
-                resource=resource,
-                gpus=gpus,
-                hbm_per_gpu_bytes=reserved.hbm_per_gpu_bytes if reserved is not None else None,
-                devices=reserved.devices if reserved is not None else (),
-                ready=pod.ready,
-                kind=BookingKind.OBSERVED,
-            )
-        )
-    return tuple(bookings)
 
 
 def _refusal(reason: Reason) -> Refusal:

@@ -3,7 +3,7 @@
 Built only for the chosen node, the runner-up and what somebody asks about; nothing here decides.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -12,15 +12,14 @@ import numpy.typing as npt
 from kvaware_engine.costs import CostColumns
 from kvaware_engine.decisions import CandidateView, CostTerms, Explanation, GpuView, NodeView, PodDemand, PoolView
 from kvaware_engine.fleet import Fleet, NodeRow
-from kvaware_engine.observations import GpuClass, GpuPool, Reservation
+from kvaware_engine.observations import GpuClass, Reservation
 from kvaware_engine.places import FAR, NEAR, NONE, ON_NODE, PlaceColumns
-from kvaware_engine.pools import UNKNOWN, DeviceState, PoolSummary, devices_of
+from kvaware_engine.pools import UNKNOWN, DeviceState
 from kvaware_engine.reasons import REASON_OF_CODE, REFUSAL_TEXTS, Reason, main_reason
 
 __all__ = ["Judged", "emptiest", "explain_pod", "node_view", "reason_of_choice", "view_candidate"]
 
 IntArray = npt.NDArray[np.int64]
-Margins = Callable[[NodeRow], tuple[float, float]]
 
 _LOCATIONS = {ON_NODE: "node", NEAR: "near", FAR: "far", NONE: "none"}
 _GIB = 2**30
@@ -93,19 +92,6 @@ class Judged:
         return main_reason({reason: counts[code] for code, reason in enumerate(REASON_OF_CODE) if reason is not None})
 
 
-def _states(
-    row: NodeRow, pool: GpuPool, margins: Margins, *, intents: bool, but_not_uid: str | None = None
-) -> list[DeviceState]:
-    seen, unseen = margins(row)
-    return devices_of(
-        pool,
-        row.use.gpus if row.use is not None else None,
-        row.booked(pool.resource, intents=intents, but_not_uid=but_not_uid),
-        seen_margin_ratio=seen,
-        unseen_margin_ratio=unseen,
-    )
-
-
 def _foreign_bytes(states: Sequence[DeviceState]) -> int | None:
     seen = [state.foreign_bytes for state in states if state.foreign_bytes is not None]
     return sum(seen) if seen else None
@@ -115,9 +101,7 @@ def _known(value: int) -> int | None:
     return None if value == UNKNOWN else value
 
 
-def view_candidate(
-    judged: Judged, position: int, *, score: int, row: NodeRow | None, fleet: Fleet, margins: Margins
-) -> CandidateView:
+def view_candidate(judged: Judged, position: int, *, score: int, row: NodeRow | None, fleet: Fleet) -> CandidateView:
     """One offered node with everything a reader asks about it."""
     demand, name = judged.demand, judged.nodes[position]
     refusal = judged.refusal(position)
@@ -145,7 +129,7 @@ def view_candidate(
     pool = row.pool(demand.resource) if demand.resource is not None else None
     summary = fleet.summary(row, pool, intents=True, but_not_uid=demand.uid) if pool is not None else None
     states = (
-        _states(row, pool, margins, intents=True, but_not_uid=demand.uid)
+        fleet.devices(row, pool, intents=True, but_not_uid=demand.uid)
         if pool is not None and row.use is not None
         else []
     )
@@ -315,11 +299,10 @@ def _batch(demand: PodDemand, chosen: CandidateView | None) -> str:
 def node_view(
     row: NodeRow,
     *,
-    margins: Margins,
+    fleet: Fleet,
     reserved_for: str | None,
     confidence_ratio: float,
     use_age_s: float | None,
-    summary: Callable[..., PoolSummary],
 ) -> NodeView:
     """One node with what each of its GPUs holds."""
     node = row.node
@@ -327,7 +310,7 @@ def node_view(
         raise ValueError(f"node {row.name}: expected an observed node, got only bookings")
     pools = []
     for pool in node.pools:
-        added_up = summary(row, pool, intents=False)
+        added_up = fleet.summary(row, pool, intents=False)
         pools.append(
             PoolView(
                 resource=pool.resource,
@@ -337,7 +320,7 @@ def node_view(
                 replicas=pool.replicas,
                 allocatable=pool.allocatable,
                 free=added_up.free,
-                intended=added_up.free - summary(row, pool, intents=True).free,
+                intended=added_up.free - fleet.summary(row, pool, intents=True).free,
                 hbm_free_bytes=_known(added_up.fit_bytes),
                 gpus=tuple(
                     GpuView(
@@ -347,7 +330,7 @@ def node_view(
                         foreign_bytes=state.foreign_bytes,
                         pods=state.pods,
                     )
-                    for state in _states(row, pool, margins, intents=False)
+                    for state in fleet.devices(row, pool, intents=False)
                 ),
             )
         )

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from kvaware_engine.names import NameTable, PackedNames
 from kvaware_engine.observations import GpuClass, GpuPool, NodeObservation, NodeUse
-from kvaware_engine.pools import Booking, BookingKind, PoolSummary, summarise
+from kvaware_engine.pools import Booking, BookingKind, DeviceState, PoolSummary, devices_of, summarise
 
 __all__ = ["CLASS_CODES", "NO_CODE", "Columns", "Figure", "Fleet", "Lane", "NodeRow"]
 
@@ -269,6 +269,19 @@ class Fleet:
         """Add up one pool of one row, with or without intents and without one pod."""
         seen, unseen = self._margins(row)
         return summarise(
+            pool,
+            row.use.gpus if row.use is not None else None,
+            row.booked(pool.resource, intents=intents, but_not_uid=but_not_uid),
+            seen_margin_ratio=seen,
+            unseen_margin_ratio=unseen,
+        )
+
+    def devices(
+        self, row: NodeRow, pool: GpuPool, *, intents: bool, but_not_uid: str | None = None
+    ) -> list[DeviceState]:
+        """Every device of one pool of one row, with or without intents and without one pod."""
+        seen, unseen = self._margins(row)
+        return devices_of(
             pool,
             row.use.gpus if row.use is not None else None,
             row.booked(pool.resource, intents=intents, but_not_uid=but_not_uid),

@@ -1,0 +1,286 @@
+"""The ledger: who holds what on which node, from the first guess to the pod's end, and what tenants pay for it.
+
+intent (a guess) -> own (we write the binding; in doubt until it is settled) -> observed (the API server shows it)
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from kvaware_engine.decisions import PodDemand
+from kvaware_engine.fleet import Fleet, NodeRow
+from kvaware_engine.observations import GpuClass, ObjectKey, PodObservation, Reservation
+from kvaware_engine.pools import Booking, BookingKind
+from kvaware_engine.tenants import Charge, Tenants
+
+__all__ = ["Ledger", "node_held"]
+
+
+@dataclass(slots=True)
+class _Own:
+    """A booking that we made and the API server has not shown yet."""
+
+    reservation: Reservation
+    at_s: float
+    settled: bool
+
+
+@dataclass(slots=True)
+class _Intent:
+    node: str
+    expires_at_s: float
+
+
+class Ledger:
+    """Bookings on the fleet's rows, keyed by (pod UID, node). One owner; every method is synchronous."""
+
+    def __init__(self, fleet: Fleet, tenants: Tenants, *, intent_ttl_s: float) -> None:
+        self._fleet = fleet
+        self._tenants = tenants
+        self._intent_ttl_s = intent_ttl_s
+        self._own: dict[str, dict[str, _Own]] = {}
+        """Pod UID to node to booking."""
+        self._intents: dict[str, _Intent] = {}
+        """Pod UID to intent, oldest first (their time to live is one constant)."""
+        self.changes = 0
+        """Grows with every booking that comes or goes, and with every column that changes for it."""
+
+    # -- what stands -------------------------------------------------------------------------------------------------
+
+    def own_nodes(self, uid: str) -> Collection[str]:
+        """Nodes on which the pod is booked by us and not observed yet."""
+        return self._own.get(uid, {}).keys()
+
+    def standing(self, uid: str, node: str) -> Reservation | None:
+        """Our reservation for the pod on this node."""
+        own = self._own.get(uid, {}).get(node)
+        return own.reservation if own is not None else None
+
+    def intended_node(self, uid: str) -> str | None:
+        """Where the pod is guessed to go."""
+        intent = self._intents.get(uid)
+        return intent.node if intent is not None else None
+
+    def intended_nodes(self) -> set[str]:
+        """Every node on which some intent stands."""
+        return {intent.node for intent in self._intents.values()}
+
+    def own_amounts(self, uid: str) -> tuple[int, int]:
+        """GPUs and HBM bytes that the pod's own bookings cost its tenant already."""
+        gpus = hbm = 0
+        for node in self._own.get(uid, {}):
+            row = self._fleet.get(node)
+            if row is not None:
+                gpus += sum(booking.gpus for booking in row.bookings.get(uid, ()))
+                hbm += sum(self._charged_bytes(row, booking) for booking in row.bookings.get(uid, ()))
+        return gpus, hbm
+
+    # -- the life of a booking ---------------------------------------------------------------------------------------
+
+    def intend(self, demand: PodDemand, node: str, *, now_s: float) -> None:
+        """Guess that the pod goes there; nothing where it holds more than a guess already."""
+        if demand.uid in self._own:
+            return
+        self._intents[demand.uid] = _Intent(node, now_s + self._intent_ttl_s)
+        self._book(node, demand.uid, self._bookings_of(demand, node, BookingKind.INTENT))
+
+    def end_intent(self, uid: str) -> None:
+        """The guess is over."""
+        intent = self._intents.pop(uid, None)
+        if intent is not None:
+            self._unbook(intent.node, uid)
+
+    def expire(self, now_s: float) -> None:
+        """End the guesses whose time is up."""
+        while self._intents:
+            uid, intent = next(iter(self._intents.items()))
+            if intent.expires_at_s > now_s:
+                break
+            self.end_intent(uid)
+
+    def assume(self, demand: PodDemand, node: str) -> tuple[int, ...]:
+        """Book what was checked. Returns: the devices that the pod is assumed to get, empty where nobody can tell."""
+        bookings = self._bookings_of(demand, node, BookingKind.OWN)
+        self._book(node, demand.uid, bookings)
+        return bookings[0].devices if bookings else ()
+
+    def reserved(self, uid: str, node: str, reservation: Reservation, *, now_s: float) -> None:
+        """Keep the reservation of what ``assume`` booked."""
+        self._own.setdefault(uid, {})[node] = _Own(reservation, now_s, settled=False)
+        self.changes += 1
+
+    def settle(self, uid: str, node: str, *, now_s: float) -> None:
+        """The binding was accepted: what stands on this node is real, what the UID held elsewhere in doubt is not."""
+        own = self._own.get(uid)
+        if own is None:
+            return  # the store was faster: the pod is observed, or gone already
+        for other in [name for name in own if name != node]:
+            self.release(uid, other)
+        if node in own:
+            own[node].settled = True
+            own[node].at_s = now_s
+
+    def release(self, uid: str, node: str) -> None:
+        """The binding was refused or never happened: give back what stands on this node."""
+        own = self._own.get(uid)
+        if own is None or node not in own:
+            return
+        del own[node]
+        if not own:
+            del self._own[uid]
+        self._unbook(node, uid)
+        self.changes += 1
+
+    def forget_unseen(self, *, listed_at_s: float, uids: Collection[str]) -> None:
+        """Drop own settled bookings, older than a complete list of pods, of pods that are not in it."""
+        gone = [
+            uid
+            for uid, by_node in self._own.items()
+            if uid not in uids and all(own.settled and own.at_s < listed_at_s for own in by_node.values())
+        ]
+        for uid in gone:
+            self.end(uid)
+            self.changes += 1
+
+    def observe(self, before: PodObservation | None, after: PodObservation | None, uid: str) -> None:
+        """Replace what the pod held by what it holds, as the API server shows it."""
+        held_on, holds_on = node_held(before), node_held(after)
+        if held_on is not None:
+            self._unbook(held_on, uid)
+        if after is None or after.finished or after.node is not None:
+            self.end(uid)
+        if after is not None and holds_on is not None:
+            self._book(holds_on, uid, _observed_bookings(after))
+
+    def end(self, uid: str) -> bool:
+        """Drop the pod's intent and own bookings; tell whether there were any."""
+        stood = uid in self._own or uid in self._intents
+        self.end_intent(uid)
+        for node in self._own.pop(uid, {}):
+            self._unbook(node, uid)
+        self.changes += stood
+        return stood
+
+    # -- the rows and what they cost ---------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Add up dirty rows, then what their pods cost their tenants (that depends on the devices' sizes)."""
+        if not self._fleet.dirty:
+            return
+        while self._fleet.dirty:
+            row = self._fleet.get(self._fleet.dirty.pop())
+            if row is not None:
+                if self._fleet.flush_row(row):
+                    self.changes += 1
+                self._charge(row)
+
+    def _charge(self, row: NodeRow) -> None:
+        """Charge tenants for what changed on one node; for everything when the size of its devices did."""
+        sizes = self._sizes(row)
+        if sizes != row.charged_sizes:
+            for uid in row.charged:
+                self._tenants.charge(row.name, uid, None)
+            row.charged.clear()
+            row.charged_sizes = sizes
+        for uid in [uid for uid in row.charged if uid not in row.bookings]:
+            del row.charged[uid]
+            self._tenants.charge(row.name, uid, None)
+        for uid, bookings in row.bookings.items():
+            if bookings and row.charged.get(uid) is not bookings:
+                row.charged[uid] = bookings
+                gpus = sum([booking.gpus for booking in bookings])
+                hbm = sum([self._charged_bytes(row, booking) for booking in bookings])
+                intent = bookings[0].kind is BookingKind.INTENT
+                self._tenants.charge(row.name, uid, Charge(bookings[0].pod.namespace, gpus, hbm, intent))
+
+    def _sizes(self, row: NodeRow) -> tuple[int, ...]:
+        if row.node is None:
+            return ()
+        return tuple([int(self._fleet.lanes[pool.resource].full_bytes[row.index]) for pool in row.node.pools])
+
+    def _charged_bytes(self, row: NodeRow, booking: Booking) -> int:
+        """Whole devices at full size, shared ones at the reservation; on a node nobody shows, what the pod reserved."""
+        pool = row.pool(booking.resource)
+        lane = self._fleet.lanes.get(booking.resource)
+        if pool is None or lane is None:
+            return (booking.hbm_per_gpu_bytes or 0) * booking.gpus
+        if pool.gpu_class is GpuClass.SHARED and booking.hbm_per_gpu_bytes is not None:
+            return booking.hbm_per_gpu_bytes * booking.gpus
+        return max(0, int(lane.full_bytes[row.index])) * booking.gpus
+
+    def _book(self, node: str, uid: str, bookings: tuple[Booking, ...]) -> None:
+        row = self._fleet.row(node)
+        row.bookings[uid] = bookings
+        self._fleet.mark((node,))
+
+    def _unbook(self, node: str, uid: str) -> None:
+        row = self._fleet.get(node)
+        if row is None or row.bookings.pop(uid, None) is None:
+            return
+        self._fleet.mark((node,))
+        if row.node is None and not row.bookings and row.use is None:
+            self.flush()
+            self._fleet.drop_if_empty(row)
+
+    def _bookings_of(self, demand: PodDemand, node: str, kind: BookingKind) -> tuple[Booking, ...]:
+        """What the pod would hold on the node, with the devices that it is assumed to get."""
+        if demand.resource is None:
+            return ()
+        row = self._fleet.row(node)
+        return (
+            Booking(
+                uid=demand.uid,
+                pod=ObjectKey(demand.namespace, demand.name),
+                resource=demand.resource,
+                gpus=demand.gpus,
+                hbm_per_gpu_bytes=demand.hbm_per_gpu_bytes,
+                devices=self._assumed_devices(row, demand),
+                ready=False,
+                kind=kind,
+            ),
+        )
+
+    def _assumed_devices(self, row: NodeRow, demand: PodDemand) -> tuple[int, ...]:
+        """On a shared pool, the devices with the most free replicas (as the device plugin spreads); else unknown."""
+        pool = row.pool(demand.resource) if demand.resource is not None else None
+        if pool is None or pool.gpu_class is not GpuClass.SHARED:
+            return ()
+        states = self._fleet.devices(row, pool, intents=False, but_not_uid=demand.uid)
+        slots = {state.index: state.slots_free for state in states}
+        devices = []
+        for _ in range(min(demand.gpus, sum(slots.values()))):
+            index = min(slots, key=lambda i: (-slots[i], i))
+            slots[index] -= 1
+            devices.append(index)
+        return tuple(devices)
+
+
+def node_held(pod: PodObservation | None) -> str | None:
+    """The node on which a pod holds its devices: from bind until it is gone or finished, terminating included."""
+    return pod.node if pod is not None and not pod.finished else None
+
+
+def _observed_bookings(pod: PodObservation) -> tuple[Booking, ...]:
+    """What a bound pod holds. Without a reservation that is ours and its own, whole GPUs.
+
+    A reservation counts only when its decision was made for this UID: an annotation copied from another pod, or written
+    into a template, must not make a pod smaller than it is.
+    """
+    reservation = pod.reservation
+    if reservation is not None and not reservation.decision_id.startswith(f"{pod.uid}-"):
+        reservation = None
+    bookings = []
+    for resource, gpus in pod.gpu_requests:
+        reserved = reservation if reservation is not None and reservation.resource == resource else None
+        bookings.append(
+            Booking(
+                uid=pod.uid,
+                pod=ObjectKey(pod.namespace, pod.name),
+                resource=resource,
+                gpus=gpus,
+                hbm_per_gpu_bytes=reserved.hbm_per_gpu_bytes if reserved is not None else None,
+                devices=reserved.devices if reserved is not None else (),
+                ready=pod.ready,
+                kind=BookingKind.OBSERVED,
+            )
+        )
+    return tuple(bookings)
