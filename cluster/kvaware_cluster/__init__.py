@@ -12,6 +12,7 @@ from kvaware_cluster.errors import (
 from kvaware_cluster.kubernetes_source import KubernetesSource
 from kvaware_cluster.parse.block_groups import parse_block_group
 from kvaware_cluster.parse.dcgm import parse_dcgm
+from kvaware_cluster.parse.gpu_pools import AMD_GPU, NVIDIA_GPU, NVIDIA_GPU_SHARED, NVIDIA_MIG_PREFIX, is_gpu
 from kvaware_cluster.parse.models import parse_model
 from kvaware_cluster.parse.nodes import parse_node
 from kvaware_cluster.parse.pods import parse_pod
@@ -24,6 +25,10 @@ from kvaware_cluster.table import Change
 from kvaware_crds.quantity import parse_quantity
 
 __all__ = [
+    "AMD_GPU",
+    "NVIDIA_GPU",
+    "NVIDIA_GPU_SHARED",
+    "NVIDIA_MIG_PREFIX",
     "Change",
     "ClusterApiError",
     "ConflictError",
@@ -44,6 +49,7 @@ __all__ = [
     "ThrottledError",
     "WatchEvent",
     "WorkerError",
+    "is_gpu",
     "parse_block_group",
     "parse_dcgm",
     "parse_model",

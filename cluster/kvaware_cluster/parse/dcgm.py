@@ -8,6 +8,8 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from kvaware_cluster.parse.bounds import MAX_DEVICE_BYTES, MAX_DEVICES
+from kvaware_cluster.parse.mig import mig_profile
 from kvaware_crds.errors import WireError
 from kvaware_engine.observations import GpuUse, NodeUse, ObjectKey
 
@@ -18,10 +20,10 @@ FREE: Final = "DCGM_FI_DEV_FB_FREE"
 _WANTED: Final = re.compile(rf"^(?:{USED}|{FREE})\b.*$", re.MULTILINE)
 """Lines worth parsing. A default exporter writes some 25 fields per GPU and the parser takes 20 µs a line: of 8 GPUs'
 4 ms this leaves 0.4 ms."""
-MAX_MIB: Final = 2**30
-"""1 PiB. DCGM's blanks (2^63-16, 2^31-16 and their neighbours: not supported, not found) are above it or negative."""
-MAX_GPUS: Final = 1024
-"""GPUs and slices of one node."""
+MAX_MIB: Final = MAX_DEVICE_BYTES >> 20
+"""DCGM's blanks (2^63-16, 2^31-16 and their neighbours: not supported, not found) are above it or negative."""
+UNKNOWN_PROFILE: Final = "unknown"
+"""Of a slice whose profile is not told: it must not pass for a whole GPU."""
 
 
 @dataclass(slots=True)
@@ -61,7 +63,7 @@ def parse_dcgm(text: str, *, node: str, observed_at_s: float) -> NodeUse:
 
 def _take(devices: dict[tuple[str, str, str], _Device], name: str, labels: dict[str, str], mib: float) -> None:
     index = labels.get("gpu", "")
-    if not (index.isascii() and index.isdecimal() and len(index) < 6) or len(devices) >= MAX_GPUS:
+    if not (index.isascii() and index.isdecimal() and len(index) < 6) or len(devices) >= MAX_DEVICES:
         return  # a line of a switch or a CPU; not a GPU
     uuid, instance = labels.get("UUID", ""), labels.get("GPU_I_ID", "")
     device = devices.setdefault(
@@ -69,7 +71,7 @@ def _take(devices: dict[tuple[str, str, str], _Device], name: str, labels: dict[
         _Device(
             index=int(index),
             uuid=intern(f"{uuid}/{instance}" if instance else uuid),
-            profile=labels.get("GPU_I_PROFILE") or None,
+            profile=_profile(labels.get("GPU_I_PROFILE", ""), instance),
         ),
     )
     size = None if math.isnan(mib) or not 0 <= mib <= MAX_MIB else round(mib * 2**20)
@@ -80,6 +82,11 @@ def _take(devices: dict[tuple[str, str, str], _Device], name: str, labels: dict[
     pod = labels.get("pod")
     if pod:
         device.pods.add(ObjectKey(labels.get("namespace", ""), pod))
+
+
+def _profile(text: str, instance: str) -> str | None:
+    """As the engine spells it; None for a whole GPU."""
+    return intern(mig_profile(text) or UNKNOWN_PROFILE) if text or instance else None
 
 
 def _use(device: _Device) -> GpuUse:

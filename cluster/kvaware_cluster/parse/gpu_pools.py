@@ -11,25 +11,27 @@ from dataclasses import dataclass, field
 from sys import intern
 from typing import Any, Final
 
+from kvaware_cluster.parse.bounds import MAX_DEVICE_BYTES, MAX_DEVICES, MAX_REPLICAS
+from kvaware_cluster.parse.mig import mig_profile
 from kvaware_crds.errors import WireError
 from kvaware_crds.quantity import parse_quantity
 from kvaware_engine.observations import GpuClass, GpuPool
 
-__all__ = ["AMD_GPU", "NVIDIA_GPU", "NVIDIA_GPU_SHARED", "NVIDIA_MIG_PREFIX", "gpu_pools"]
+__all__ = ["AMD_GPU", "NVIDIA_GPU", "NVIDIA_GPU_SHARED", "NVIDIA_MIG_PREFIX", "gpu_pools", "is_gpu"]
 
 NVIDIA_GPU: Final = "nvidia.com/gpu"
 NVIDIA_GPU_SHARED: Final = "nvidia.com/gpu.shared"
 NVIDIA_MIG_PREFIX: Final = "nvidia.com/mig-"
 AMD_GPU: Final = "amd.com/gpu"
 
-MAX_COUNT: Final = 65_536
-"""More devices or replicas on one node than this is a typing error, not a machine."""
-MAX_MEMORY_MIB: Final = 2**30
-"""1 PiB per device."""
-
-_RESOURCES: Final = re.compile(r"nvidia\.com/(gpu(\.shared)?|mig-.+)|amd\.com/gpu")
+_WHOLE_GPUS: Final = frozenset({NVIDIA_GPU, NVIDIA_GPU_SHARED, AMD_GPU})
 _AMD_SIZE: Final = re.compile(r"([0-9]{1,9})(M|G|T)i?B?")
 _AMD_POWERS: Final = {"M": 20, "G": 30, "T": 40}  # the labeller divides bytes by powers of 1024 and writes "G"
+
+
+def is_gpu(resource: str) -> bool:
+    """Whether a resource of pods and nodes is GPUs: whole, shared or MIG slices."""
+    return resource in _WHOLE_GPUS or resource.startswith(NVIDIA_MIG_PREFIX)
 
 
 def gpu_pools(
@@ -74,7 +76,7 @@ class _Reader:
 
     def memory_bytes(self, label: str) -> int | None:
         """A label in MiB per device."""
-        mib = self.number(label, unit="MiB of memory per device", most=MAX_MEMORY_MIB, expected=True)
+        mib = self.number(label, unit="MiB of memory per device", most=MAX_DEVICE_BYTES >> 20, expected=True)
         if mib == 0:
             self.problems.append(f"label {label}: expected MiB of memory per device above 0, got '0'")
             return None
@@ -97,7 +99,7 @@ class _Reader:
             amount = parse_quantity(value)
         except WireError:
             amount = -1
-        if 0 <= amount <= MAX_COUNT * 16:
+        if 0 <= amount <= MAX_DEVICES * MAX_REPLICAS:
             return amount
         sentence = f"{what} {resource}: expected a count of devices, got {str(value)[:64]!r}"
         if sentence not in self.problems:
@@ -119,8 +121,8 @@ def _nvidia_whole(reader: _Reader, *, mixed_slices: bool) -> GpuPool | None:
     listed = NVIDIA_GPU in reader.allocatable or NVIDIA_GPU_SHARED in reader.allocatable
     if not labelled and not listed:
         return None
-    count = reader.number("nvidia.com/gpu.count", unit="GPUs", most=MAX_COUNT)
-    replicas = reader.number("nvidia.com/gpu.replicas", unit="replicas per GPU", most=MAX_COUNT)
+    count = reader.number("nvidia.com/gpu.count", unit="GPUs", most=MAX_DEVICES)
+    replicas = reader.number("nvidia.com/gpu.replicas", unit="replicas per GPU", most=MAX_REPLICAS)
     strategy = labels.get("nvidia.com/gpu.sharing-strategy", "none")
     suffixed = product.endswith("-SHARED")
     shared = (replicas or 0) > 1 or strategy not in {"none", ""} or suffixed or bool(reader.offered(NVIDIA_GPU_SHARED))
@@ -129,24 +131,78 @@ def _nvidia_whole(reader: _Reader, *, mixed_slices: bool) -> GpuPool | None:
     if mixed_slices:
         # gpu.count also counts the GPUs that are cut into slices: only the kubelet knows how many whole ones are left
         offered, built_in = offered or 0, built_in or 0
-    each = max(1, replicas or 0)
-    if replicas is None and shared and count and built_in:
-        each = max(1, -(-built_in // count))
+    each = _replicas(replicas, shared=shared, count=count, built_in=built_in)
     devices = -(-(built_in or 0) // each) if count is None else count
     if mixed_slices:
         devices = min(devices, -(-(built_in or 0) // each))
-    if devices == 0 and not offered:
-        return None
-    partition = "-MIG-" in product and labels.get("nvidia.com/mig.strategy") == "single"
-    return GpuPool(
+    profile = _single_profile(labels, product.removesuffix("-SHARED"))
+    return _pool(
+        reader,
         resource=resource,
-        gpu_class=GpuClass.SHARED if shared else GpuClass.PARTITION if partition else GpuClass.EXCLUSIVE,
+        gpu_class=GpuClass.SHARED if shared else GpuClass.EXCLUSIVE if profile is None else GpuClass.PARTITION,
         devices=devices,
         replicas=each,
-        allocatable=_allocatable(reader, resource, offered, devices=devices, replicas=each),
-        hbm_bytes=reader.memory_bytes("nvidia.com/gpu.memory"),
-        product=intern(product.removesuffix("-SHARED")),
+        offered=offered,
+        memory_label="nvidia.com/gpu.memory",
+        product=product,
+        profile=profile,
     )
+
+
+def _single_profile(labels: Mapping[str, str], product: str) -> str | None:
+    """Strategy single: the profile of the slices that are called GPUs, empty when the product does not tell it."""
+    if labels.get("nvidia.com/mig.strategy") != "single":
+        return None
+    _, cut, profile = product.rpartition("-MIG-")
+    # the label tells a slice's part of its GPU, so only slices have it: a product can be renamed
+    return mig_profile(profile) if cut else "" if "nvidia.com/gpu.slices.gi" in labels else None
+
+
+def _replicas(labelled: int | None, *, shared: bool, count: int | None, built_in: int | None) -> int:
+    """Pods per device: as labelled, or worked out where only the kubelet's figure shows that devices are shared."""
+    if labelled is None and shared and count and built_in:
+        return max(1, -(-built_in // count))
+    return max(1, labelled or 0)
+
+
+def _pool(
+    reader: _Reader,
+    *,
+    resource: str,
+    gpu_class: GpuClass,
+    devices: int,
+    offered: int | None,
+    memory_label: str,
+    product: str,
+    profile: str | None,
+    replicas: int = 1,
+) -> GpuPool | None:
+    """An NVIDIA pool; None where there is nothing, or where figures are absurd."""
+    if devices == 0 and not offered:
+        return None
+    if not _sane(reader, resource, devices=devices, replicas=replicas):
+        return None
+    return GpuPool(
+        resource=intern(resource),
+        gpu_class=gpu_class,
+        devices=devices,
+        replicas=replicas,
+        allocatable=_allocatable(reader, resource, offered, devices=devices, replicas=replicas),
+        hbm_bytes=reader.memory_bytes(memory_label),
+        product=intern(product.removesuffix("-SHARED")),
+        mig_profile=None if profile is None else intern(profile),
+    )
+
+
+def _sane(reader: _Reader, resource: str, *, devices: int, replicas: int) -> bool:
+    """Labels were held to their bounds one by one; what was worked out from the kubelet's figures is here."""
+    if devices <= MAX_DEVICES and replicas <= MAX_REPLICAS:
+        return True
+    reader.problems.append(
+        f"capacity {resource}: expected at most {MAX_DEVICES} devices with {MAX_REPLICAS} replicas, "
+        f"got {devices} with {replicas}"
+    )
+    return False
 
 
 def _whole_resource(reader: _Reader, *, shared: bool, suffixed: bool) -> str:
@@ -171,27 +227,28 @@ def _nvidia_mig_mixed(reader: _Reader) -> list[GpuPool]:
         if name.startswith(NVIDIA_MIG_PREFIX) and reader.built_in(name)
     }
     pools = []
-    for profile in sorted(labelled | listed):
-        count = reader.number(f"{profile}.count", unit="MIG slices", most=MAX_COUNT)
-        replicas = max(1, reader.number(f"{profile}.replicas", unit="replicas per slice", most=MAX_COUNT) or 0)
-        product = reader.labels.get(f"{profile}.product", "")
-        renamed = f"{profile}.shared" in reader.allocatable
-        resource = f"{profile}.shared" if renamed else profile
-        offered = reader.offered(resource)
-        devices = -(-(reader.built_in(resource) or 0) // replicas) if count is None else count
-        if devices == 0 and not offered:
-            continue
-        pools.append(
-            GpuPool(
-                resource=intern(resource),
-                gpu_class=GpuClass.SHARED if replicas > 1 or renamed else GpuClass.PARTITION,
-                devices=devices,
-                replicas=replicas,
-                allocatable=_allocatable(reader, resource, offered, devices=devices, replicas=replicas),
-                hbm_bytes=reader.memory_bytes(f"{profile}.memory"),
-                product=intern(product.removesuffix("-SHARED")),
-            )
+    for name in sorted(labelled | listed):
+        count = reader.number(f"{name}.count", unit="MIG slices", most=MAX_DEVICES)
+        replicas = reader.number(f"{name}.replicas", unit="replicas per slice", most=MAX_REPLICAS)
+        product = reader.labels.get(f"{name}.product", "")
+        renamed = f"{name}.shared" in reader.allocatable
+        resource = f"{name}.shared" if renamed else name
+        built_in = reader.built_in(resource)
+        shared = (replicas or 0) > 1 or renamed or product.endswith("-SHARED")
+        each = _replicas(replicas, shared=shared, count=count, built_in=built_in)
+        pool = _pool(
+            reader,
+            resource=resource,
+            gpu_class=GpuClass.SHARED if shared else GpuClass.PARTITION,
+            devices=-(-(built_in or 0) // each) if count is None else count,
+            replicas=each,
+            offered=reader.offered(resource),
+            memory_label=f"{name}.memory",
+            product=product,
+            profile=mig_profile(name.removeprefix(NVIDIA_MIG_PREFIX)),
         )
+        if pool is not None:
+            pools.append(pool)
     return pools
 
 
@@ -204,7 +261,7 @@ def _amd(reader: _Reader) -> GpuPool | None:
         return None
     counted = sum(sizes.values())
     devices = counted if built_in is None else built_in
-    if devices == 0 and not offered:
+    if (devices == 0 and not offered) or not _sane(reader, AMD_GPU, devices=devices, replicas=1):
         return None
     products = _amd_property(reader, "product-name")
     return GpuPool(
@@ -224,7 +281,7 @@ def _amd_property(reader: _Reader, name: str) -> dict[str, int]:
         if value is not None:
             return {value: 1}
         counted = {
-            label.removeprefix(f"{prefix}.{name}."): reader.number(label, unit="GPUs", most=MAX_COUNT) or 0
+            label.removeprefix(f"{prefix}.{name}."): reader.number(label, unit="GPUs", most=MAX_DEVICES) or 0
             for label in reader.labels
             if label.startswith(f"{prefix}.{name}.")
         }
@@ -244,7 +301,7 @@ def _amd_memory(reader: _Reader, sizes: Mapping[str, int]) -> int | None:
     for text in sizes:
         match = _AMD_SIZE.fullmatch(text)
         size = int(match[1]) << _AMD_POWERS[match[2]] if match else 0
-        if not 0 < size <= MAX_MEMORY_MIB << 20:
+        if not 0 < size <= MAX_DEVICE_BYTES:
             reader.problems.append(
                 f"label amd.com/gpu.vram: expected the memory of one GPU such as 64G, got {text[:64]!r}"
             )
@@ -275,7 +332,7 @@ def _report_unexplained(reader: _Reader, pools: list[GpuPool]) -> None:
     """Name GPUs that the kubelet offers under a resource for which no pool could be made."""
     known = {pool.resource for pool in pools}
     for resource in reader.allocatable:
-        if _RESOURCES.fullmatch(resource) and resource not in known and reader.offered(resource):
+        if is_gpu(resource) and resource not in known and reader.offered(resource):
             reader.problems.append(
                 f"allocatable {resource}: expected labels that describe these devices, found labels of another resource"
             )

@@ -2,6 +2,7 @@
 
 from typing import Any, Final, TypeVar
 
+from kvaware_cluster.parse.bounds import MAX_HBM_PER_GPU_BYTES
 from kvaware_cluster.parse.reports import Report, silent
 from kvaware_cluster.parse.wire import entries, mapping, metadata_of, object_key, string, uid_of
 from kvaware_crds.base import ApiModel, read
@@ -18,8 +19,6 @@ from kvaware_engine.observations import ModelObservation, RoleFootprint
 
 __all__ = ["parse_model"]
 
-MAX_HBM_PER_GPU_BYTES: Final = 2**50
-"""1 PiB: no GPU has it, so a larger wish is refused just the same, and sums of it stay inside 64 bits."""
 _USED: Final = frozenset({"modelId", "revision", "roles", "weights", "kvCache"})
 _USED_OF_ROLE: Final = frozenset({"name", "footprint"})
 
@@ -57,7 +56,7 @@ def _footprint(role: Role) -> RoleFootprint:
     return RoleFootprint(
         name=role.name,
         gpus_per_pod=role.footprint.gpus_per_pod,
-        hbm_per_gpu_bytes=None if hbm is None else min(hbm, MAX_HBM_PER_GPU_BYTES),
+        hbm_per_gpu_bytes=None if hbm is None else min(hbm, MAX_HBM_PER_GPU_BYTES),  # which is refused just the same
         pods_per_replica=role.footprint.pods_per_replica,
     )
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import orjson
 
+from kvaware_cluster.parse.bounds import MAX_DEVICES, MAX_GPUS_PER_POD, MAX_HBM_PER_GPU_BYTES
 from kvaware_crds.errors import WireError
 from kvaware_engine.observations import GpuClass, Reservation
 
@@ -16,8 +17,6 @@ __all__ = ["parse_reservation", "render_reservation"]
 VERSION: Final = 1
 MAX_TEXT_BYTES: Final = 8192
 """A real one has about 250 bytes; longer ones are not ours."""
-MAX_GPUS: Final = 65_536
-MAX_HBM_BYTES: Final = 2**50
 
 
 def render_reservation(reservation: Reservation) -> str:
@@ -52,16 +51,18 @@ def parse_reservation(text: str) -> Reservation:
         raise WireError(f"reservation: expected an object with v = {VERSION}, got {text[:64]!r}")
     hbm = value.get("hbm_per_gpu_bytes")
     devices = value.get("devices", [])
-    if type(devices) is not list or len(devices) > MAX_GPUS:
+    if type(devices) is not list or len(devices) > MAX_GPUS_PER_POD:
         raise WireError("reservation.devices: expected a list of device indexes")
     return Reservation(
         model=None if value.get("model") is None else _text(value, "model"),
         tenant=_text(value, "tenant"),
         resource=_text(value, "resource"),
-        gpus=_whole(value.get("gpus"), "gpus", least=1, most=MAX_GPUS),
-        hbm_per_gpu_bytes=None if hbm is None else _whole(hbm, "hbm_per_gpu_bytes", least=1, most=MAX_HBM_BYTES),
+        gpus=_whole(value.get("gpus"), "gpus", least=1, most=MAX_GPUS_PER_POD),
+        hbm_per_gpu_bytes=None
+        if hbm is None
+        else _whole(hbm, "hbm_per_gpu_bytes", least=1, most=MAX_HBM_PER_GPU_BYTES),
         gpu_class=_gpu_class(value.get("class")),
-        devices=tuple(_whole(device, "devices", least=0, most=MAX_GPUS) for device in devices),
+        devices=tuple(_whole(device, "devices", least=0, most=MAX_DEVICES) for device in devices),
         decision_id=_text(value, "decision_id") if value.get("decision_id") else "",
     )
 

@@ -51,6 +51,23 @@ def test_mig_slices_are_told_apart():
     assert [(gpu.pod, gpu.used_bytes) for gpu in held] == [(ObjectKey("ml", "embed-5d8f9c7b6-x2x7p"), 4101 * MIB)]
 
 
+@pytest.mark.parametrize(
+    ("labels", "profile"),
+    [
+        ('GPU_I_PROFILE="1g.10gb",GPU_I_ID="7"', "1g.10gb"),
+        ('GPU_I_PROFILE="1g.10gb+me",GPU_I_ID="7"', "1g.10gb.me"),
+        ('GPU_I_PROFILE="1c.2g.20gb",GPU_I_ID="7"', "1c.2g.20gb"),
+        ('GPU_I_PROFILE="",GPU_I_ID="7"', "unknown"),
+        ('GPU_I_PROFILE="",GPU_I_ID=""', None),
+        ('pod=""', None),
+    ],
+)
+def test_a_slices_profile_is_spelled_as_in_its_resource(labels: str, profile: str | None):
+    """DCGM says 1g.10gb+me of what Kubernetes calls nvidia.com/mig-1g.10gb.me."""
+    (gpu,) = parse_dcgm(f'DCGM_FI_DEV_FB_USED{{gpu="0",UUID="GPU-1",{labels}}} 1', node="n1", observed_at_s=0).gpus
+    assert gpu.mig_profile == profile
+
+
 def test_a_gpu_repeated_for_each_pod_that_shares_it_names_none():
     text = "\n".join(f'DCGM_FI_DEV_FB_USED{{gpu="0",UUID="GPU-1",namespace="ml",pod="p{n}"}} 100' for n in range(2))
     (gpu,) = parse_dcgm(text, node="n1", observed_at_s=0).gpus

@@ -126,6 +126,113 @@ def test_mig_single_is_a_partition_under_the_name_of_whole_gpus():
     pool = only_pool(observed(labels, {"nvidia.com/gpu": "56"}))
     # then
     assert (pool.gpu_class, pool.devices, pool.hbm_bytes) == (GpuClass.PARTITION, 56, 4864 * MIB)
+    assert pool.mig_profile == "1g.5gb"
+
+
+SLICES = H100 | {
+    "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb",
+    "nvidia.com/gpu.count": "7",
+    "nvidia.com/gpu.memory": "9856",
+    "nvidia.com/gpu.slices.gi": "1",
+}
+
+
+@pytest.mark.parametrize(
+    ("labels", "offered", "resource"),
+    [
+        pytest.param(
+            {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb-SHARED"},
+            {"nvidia.com/gpu": "28"},
+            "nvidia.com/gpu",
+            id="marked in the product",
+        ),
+        pytest.param({}, {"nvidia.com/gpu": "0", "nvidia.com/gpu.shared": "28"}, "nvidia.com/gpu.shared", id="renamed"),
+    ],
+)
+def test_time_sliced_slices_of_mig_single_are_shared_slices(labels: dict[str, str], offered: Any, resource: str):
+    """Their use is that of the exporter's slices, not of its whole GPUs."""
+    node = observed(SLICES | {"nvidia.com/gpu.replicas": "4"} | labels, offered)
+    pool = only_pool(node)
+    assert (pool.resource, pool.gpu_class, pool.devices, pool.replicas) == (resource, GpuClass.SHARED, 7, 4)
+    assert (pool.mig_profile, pool.product) == ("1g.10gb", "NVIDIA-H100-80GB-HBM3-MIG-1g.10gb")
+
+
+def test_slices_under_a_product_name_that_somebody_chose_are_slices_of_an_unknown_profile():
+    pool = only_pool(observed(SLICES | {"nvidia.com/gpu.product": "h100-small"}, {"nvidia.com/gpu": "7"}))
+    assert (pool.gpu_class, pool.mig_profile) == (GpuClass.PARTITION, "")
+
+
+@pytest.mark.parametrize(
+    ("name", "suffix", "profile", "gpu_class"),
+    [
+        ("mig-1g.10gb", "", "1g.10gb", GpuClass.PARTITION),
+        ("mig-1g.10gb", ".shared", "1g.10gb", GpuClass.SHARED),
+        ("mig-1g.10gb.me", "", "1g.10gb.me", GpuClass.PARTITION),
+        ("mig-1g.10gb.me", ".shared", "1g.10gb.me", GpuClass.SHARED),
+        ("mig-1c.2g.20gb", "", "1c.2g.20gb", GpuClass.PARTITION),
+        ("mig-special", "", "", GpuClass.PARTITION),
+    ],
+)
+def test_a_mixed_pool_knows_its_profile(name: str, suffix: str, profile: str, gpu_class: GpuClass):
+    labels = {f"nvidia.com/{name}.count": "7", f"nvidia.com/{name}.memory": "9856"}
+    pool = only_pool(observed(labels, {f"nvidia.com/{name}{suffix}": "7"}))
+    assert (pool.resource, pool.mig_profile) == (f"nvidia.com/{name}{suffix}", profile)
+    assert (pool.gpu_class, pool.devices, pool.replicas) == (gpu_class, 7, 1)
+
+
+def test_renamed_slices_without_a_replicas_label_are_worked_out_from_what_is_offered():
+    labels = {"nvidia.com/mig-1g.10gb.count": "7", "nvidia.com/mig-1g.10gb.memory": "9856"}
+    pool = only_pool(observed(labels, {"nvidia.com/mig-1g.10gb.shared": "28"}))
+    assert (pool.gpu_class, pool.devices, pool.replicas, pool.allocatable) == (GpuClass.SHARED, 7, 4, 28)
+
+
+@pytest.mark.parametrize(
+    ("labels", "offered", "pools"),
+    [
+        pytest.param(H100 | {"nvidia.com/gpu.count": "1025"}, {"nvidia.com/gpu": "8"}, [(8, 1)], id="count label"),
+        pytest.param(H100 | {"nvidia.com/gpu.count": "65536"}, {}, [], id="count label alone"),
+        pytest.param({"nvidia.com/gpu.memory": "81559"}, {"nvidia.com/gpu": "1025"}, [], id="no label, many listed"),
+        pytest.param(
+            H100 | {"nvidia.com/gpu.replicas": "1025", "nvidia.com/gpu.sharing-strategy": "mps"},
+            {"nvidia.com/gpu": "16"},
+            [(8, 2)],
+            id="replicas label",
+        ),
+        pytest.param(
+            H100 | {"nvidia.com/gpu.replicas": "nine", "nvidia.com/gpu.sharing-strategy": "mps"},
+            {"nvidia.com/gpu": str(8 * 1025)},
+            [],
+            id="replicas worked out",
+        ),
+        pytest.param({"nvidia.com/mig-1g.5gb.memory": "4864"}, {"nvidia.com/mig-1g.5gb": "1025"}, [], id="slices"),
+        pytest.param({"amd.com/gpu.vram": "64G"}, {"amd.com/gpu": "1025"}, [], id="amd"),
+        pytest.param(
+            {"beta.amd.com/gpu.vram.64G": "1000", "beta.amd.com/gpu.vram.32G": "1000"}, {}, [], id="amd counted"
+        ),
+    ],
+)
+def test_more_devices_than_any_machine_has_are_told_and_not_counted(labels: Any, offered: Any, pools: list[Any]):
+    """A node's labels are written by its kubelet: one broken node must not overflow the sums of all."""
+    node = observed(labels, offered)
+    assert [(pool.devices, pool.replicas) for pool in node.pools] == pools
+    assert any("1024" in problem for problem in node.problems)
+
+
+@pytest.mark.parametrize(
+    "labels", [{"nvidia.com/gpu.memory": str(2**21 + 1)}, {"amd.com/gpu.vram": "3T"}, {"amd.com/gpu.vram": "2049G"}]
+)
+def test_more_memory_than_any_device_has_is_unknown(labels: dict[str, str]):
+    node = observed(labels, {"nvidia.com/gpu" if "nvidia" in next(iter(labels)) else "amd.com/gpu": "8"})
+    assert only_pool(node).hbm_bytes is None
+    assert "expected" in node.problems[0]
+
+
+def test_the_bounds_themselves_are_taken():
+    labels = {"nvidia.com/gpu.count": "1024", "nvidia.com/gpu.memory": str(2**21), "nvidia.com/gpu.replicas": "1024"}
+    node = observed(labels, {"nvidia.com/gpu": str(2**20)})
+    pool = only_pool(node)
+    assert (pool.devices, pool.replicas, pool.allocatable, pool.hbm_bytes) == (1024, 1024, 2**20, 2**41)
+    assert node.problems == ()
 
 
 def test_an_invalid_mig_layout_offers_nothing_and_says_so():
@@ -299,6 +406,8 @@ LABELS = st.sampled_from(
         *H100,
         "nvidia.com/mig-1g.5gb.count",
         "nvidia.com/mig-1g.5gb.memory",
+        "nvidia.com/mig-1g.5gb.replicas",
+        "nvidia.com/gpu.slices.gi",
         "nvidia.com/mig-.count",
         "amd.com/gpu.vram",
         "beta.amd.com/gpu.vram.16G",
@@ -320,5 +429,7 @@ def test_no_labels_crash_and_pools_keep_their_bounds(labels: dict[str, str], all
     for pool in node.pools:
         assert 0 <= pool.allocatable <= pool.devices * pool.replicas
         assert pool.replicas >= 1
+        assert pool.devices * (pool.hbm_bytes or 1) <= 2**51
+        assert pool.replicas <= 1024
         assert pool.hbm_bytes is None or pool.hbm_bytes > 0
     assert len({pool.resource for pool in node.pools}) == len(node.pools)

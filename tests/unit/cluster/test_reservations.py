@@ -25,7 +25,7 @@ RESERVATIONS = st.builds(
     tenant=st.text(min_size=1, max_size=63),
     resource=st.sampled_from(["nvidia.com/gpu", "nvidia.com/mig-1g.5gb"]),
     gpus=st.integers(1, 128),
-    hbm_per_gpu_bytes=st.none() | st.integers(1, 2**50),
+    hbm_per_gpu_bytes=st.none() | st.integers(1, 2**42),
     gpu_class=st.sampled_from(GpuClass),
     devices=st.lists(st.integers(0, 127), max_size=16).map(tuple),
     decision_id=st.text(max_size=64),
