@@ -24,7 +24,7 @@ from kvaware_crds.names import (
     ConditionType,
     ResourceKind,
 )
-from kvaware_crds.quantity import MAX_QUANTITY, format_quantity, parse_quantity
+from kvaware_crds.quantity import MAX_QUANTITY, format_quantity, parse_count, parse_quantity
 from kvaware_crds.v1alpha1 import InferenceModel, KVCacheBlockGroup, TenantQuota
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
     "WireError",
     "format_duration",
     "format_quantity",
+    "parse_count",
     "parse_duration",
     "parse_quantity",
     "read",

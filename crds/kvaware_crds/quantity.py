@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from kvaware_crds.errors import WireError
 
-__all__ = ["MAX_QUANTITY", "QUANTITY_PATTERN", "format_quantity", "parse_quantity"]
+__all__ = ["MAX_QUANTITY", "QUANTITY_PATTERN", "format_quantity", "parse_count", "parse_quantity"]
 
 MAX_QUANTITY: Final = 2**63 - 1
 """Kubernetes holds a quantity in 64 bits and silently caps what is larger; here it is an error."""
@@ -41,8 +41,28 @@ def parse_quantity(value: Any) -> int:
     Returns: Whole units, rounded away from zero; may be negative where the text is.
     Raises: WireError when it is no quantity, or larger than 2^63-1 in either direction.
     """
+    units, _ = _read(value)
+    return units
+
+
+def parse_count(value: Any) -> int:
+    """Read a quantity of what cannot be divided, such as GPUs: ``2``, ``2.0``, ``2000m`` and ``0.002k`` are all 2.
+
+    Args:
+        value: As for ``parse_quantity``.
+    Returns: Whole units; may be negative where the text is.
+    Raises: WireError when it is no quantity, too large, or not a whole number.
+    """
+    units, exact = _read(value)
+    if not exact:
+        raise WireError(f"expected a whole number, got {str(value)[:MAX_TEXT_LENGTH]!r}")
+    return units
+
+
+def _read(value: Any) -> tuple[int, bool]:
+    """Whole units, rounded away from zero, and whether nothing was rounded."""
     if isinstance(value, int) and not isinstance(value, bool):
-        return _bounded(value, shown=str(value) if abs(value) <= MAX_QUANTITY else "a longer integer")
+        return _bounded(value, shown=str(value) if abs(value) <= MAX_QUANTITY else "a longer integer"), True
     if not isinstance(value, str):
         raise WireError(f"{_EXPECTED}, got {type(value).__name__}")
     shown = repr(value[:MAX_TEXT_LENGTH])
@@ -56,13 +76,15 @@ def parse_quantity(value: Any) -> int:
     # Digits are at most 64, so beyond these powers the answer is known, and 10**999999999 is never computed.
     if digits and power_of_ten > MAX_TEXT_LENGTH:
         raise WireError(f"{_EXPECTED} of at most {MAX_QUANTITY}, got {shown}")
+    rest = 0
     if power_of_ten < -2 * MAX_TEXT_LENGTH:
-        magnitude = 1 if digits else 0
+        magnitude = rest = 1 if digits else 0
     elif power_of_ten < 0:
-        magnitude = -(-(digits << power_of_two) // 10**-power_of_ten)
+        magnitude, rest = divmod(digits << power_of_two, 10**-power_of_ten)
+        magnitude += rest > 0
     else:
         magnitude = (digits << power_of_two) * 10 ** (power_of_ten if digits else 0)
-    return _bounded(-magnitude if spelling["sign"] == "-" else magnitude, shown=shown)
+    return _bounded(-magnitude if spelling["sign"] == "-" else magnitude, shown=shown), rest == 0
 
 
 def format_quantity(units: int) -> str:

@@ -4,30 +4,23 @@ This runs for every pod of the cluster: 40,000 times while the store fills. A po
 label is recognised first, in about 2 µs.
 """
 
-import re
 from collections.abc import Mapping
 from sys import intern
 from typing import Any, Final
 
-from kvaware_cluster.parse.gpu_pools import AMD_GPU, NVIDIA_GPU, NVIDIA_GPU_SHARED, NVIDIA_MIG_PREFIX
+from kvaware_cluster.parse.bounds import MAX_GPUS_PER_POD, MAX_HBM_PER_GPU_BYTES
+from kvaware_cluster.parse.gpu_pools import is_gpu
 from kvaware_cluster.parse.reports import Report, silent
 from kvaware_cluster.parse.reservations import parse_reservation
 from kvaware_cluster.parse.wire import entries, intern_or_none, mapping, metadata_of, string, uid_of
 from kvaware_crds.errors import WireError
 from kvaware_crds.names import ANNOTATION_HBM_PER_GPU, ANNOTATION_RESERVATION, LABEL_MODEL, LABEL_ROLE
-from kvaware_crds.quantity import parse_quantity
+from kvaware_crds.quantity import parse_count, parse_quantity
 from kvaware_engine.observations import PodObservation, Reservation
 from kvaware_engine.reasons import Reason
 
 __all__ = ["effective_gpu_requests", "parse_pod"]
 
-MAX_GPUS: Final = 65_536
-"""Per pod and resource; more is a typing error, and figures stay far from 64 bits when they are added up."""
-MAX_HBM_PER_GPU_BYTES: Final = 2**50
-"""1 PiB: no GPU of this or the next decade; larger figures are typing errors."""
-
-_WHOLE: Final = re.compile(r"\+?[0-9]{1,20}(\.0*)?([kMGTPE]|[KMGTPE]i|[eE]\+?[0-9]{1,2})?")
-_GPU_RESOURCES: Final = frozenset({NVIDIA_GPU, NVIDIA_GPU_SHARED, AMD_GPU})
 _FINISHED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -92,8 +85,8 @@ def effective_gpu_requests(spec: Mapping[str, Any]) -> tuple[dict[str, int], boo
         invalid |= wrong
         for resource, amount in amounts:
             running[resource] = running.get(resource, 0) + amount
-    invalid |= any(amount > MAX_GPUS for amount in running.values())
-    return {resource: amount for resource, amount in running.items() if 0 < amount <= MAX_GPUS}, invalid
+    invalid |= any(amount > MAX_GPUS_PER_POD for amount in running.values())
+    return {resource: amount for resource, amount in running.items() if 0 < amount <= MAX_GPUS_PER_POD}, invalid
 
 
 def _count_init_containers(spec: Mapping[str, Any], running: dict[str, int]) -> bool:
@@ -131,7 +124,7 @@ def _gpus(container: dict[str, Any]) -> tuple[list[tuple[str, int]], bool]:
     found: list[tuple[str, int]] = []
     invalid = False
     for resource in limits.keys() | requests.keys() if limits.keys() - requests.keys() else requests:
-        if resource not in _GPU_RESOURCES and not resource.startswith(NVIDIA_MIG_PREFIX):
+        if not is_gpu(resource):
             continue
         amount = _whole_gpus(requests.get(resource, limits.get(resource)))
         if amount is None:
@@ -142,17 +135,15 @@ def _gpus(container: dict[str, Any]) -> tuple[list[tuple[str, int]], bool]:
 
 
 def _whole_gpus(value: Any) -> int | None:
-    """A count of GPUs; None for a fraction, a negative or an absurd figure."""
-    if type(value) is str and _WHOLE.fullmatch(value):
+    """A count of GPUs in any legal spelling; None for a fraction, a negative or an absurd figure."""
+    if type(value) is str and value.isascii() and value.isdecimal() and len(value) < 8:
+        amount = int(value)  # nearly all there are: a tenth of the time of the line below
+    else:
         try:
-            amount = int(value) if value.isdecimal() else parse_quantity(value)
+            amount = parse_count(value)
         except WireError:
             return None
-    elif type(value) is int:
-        amount = value
-    else:
-        return None
-    return amount if 0 <= amount <= MAX_GPUS else None
+    return amount if 0 <= amount <= MAX_GPUS_PER_POD else None
 
 
 def _hbm_per_gpu(annotations: dict[str, Any]) -> tuple[int | None, bool]:

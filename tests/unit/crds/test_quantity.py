@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kvaware_crds import MAX_QUANTITY, WireError, format_quantity, parse_quantity
+from kvaware_crds import MAX_QUANTITY, WireError, format_quantity, parse_count, parse_quantity
 
 GI = 2**30
 
@@ -54,6 +54,17 @@ GI = 2**30
 )
 def test_legal_spellings_become_whole_units(written: str | int, units: int) -> None:
     assert parse_quantity(written) == units
+
+
+@pytest.mark.parametrize("written", [3, "3", "3.0", "3000m", "0.003k", "3e0", "30e-1", "3000000000n", "3.", "+3"])
+def test_every_spelling_of_a_whole_number_is_a_count(written: str | int) -> None:
+    assert parse_count(written) == 3
+
+
+@pytest.mark.parametrize("written", ["2500m", "2.5", "1n", "1e-999", "-0.5", "0.0025k", "2.0000001"])
+def test_what_lies_between_two_whole_numbers_is_no_count(written: str) -> None:
+    with pytest.raises(WireError, match=f"whole number, got '{written}'"):
+        parse_count(written)
 
 
 NOT_TEXT: list[object] = [None, True, False, 1.0, 1.5, b"1", [], {}, Decimal(1)]
