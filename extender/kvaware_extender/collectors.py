@@ -32,7 +32,7 @@ def register(
         yield gauge("scheduler_qps", "Calls of kube-scheduler answered per second, over 30 s.", metrics.qps())
         yield gauge("scheduler_queue_length", "Pods that were refused and not admitted since.", len(wakeups))
         yield count("schedule_reject_count", "Refusals of pods, by filter or bind.", metrics.rejected)
-        yield gauges("gpu_hbm_used_bytes", "HBM in use, as DCGM shows it.", "node", feed.used_bytes.items())
+        yield gauges("gpu_hbm_used_bytes", "HBM in use, as DCGM shows it.", "node", feed.used_bytes().items())
         yield gauge("kvaware_ready", "1 when decisions can be made.", float(ready()))
         ages = ((str(kind), age_s) for kind, age_s in view.ages().items() if age_s is not None)
         yield gauges("kvaware_view_age_seconds", "Age of the view; absent: unknown.", "kind", ages)

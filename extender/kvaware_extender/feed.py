@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, assert_never
 
 from kvaware_cluster import Change, Kind
-from kvaware_engine import Engine, NodeUse, PodObservation
+from kvaware_engine import Engine, NodeUse, ObjectKey, PodObservation
 from kvaware_extender.view import View
 
 __all__ = ["Feed"]
@@ -29,8 +29,13 @@ class Feed:
         self._on_change = on_change
         self._on_pod_placed = on_pod_placed
         self._on_pod_gone = on_pod_gone
-        self.used_bytes: dict[str, int] = {}
-        """Node to HBM in use on it, as its exporter last showed; absent: unknown. Ends with the node."""
+        self._used_bytes: dict[str, int] = {}
+        """Node to HBM in use on it, as its exporter last showed; absent: unknown."""
+
+    def used_bytes(self) -> dict[str, int]:
+        """HBM in use per node of the cluster, where known. An exporter may outlive its Node object for a while."""
+        nodes = self._view.objects(Kind.NODE)
+        return {node: used for node, used in self._used_bytes.items() if ObjectKey("", node) in nodes}
 
     def changed(self, change: Change[Any]) -> None:
         """Pass one change on. May be told twice: the engine ignores what it knows."""
@@ -39,7 +44,7 @@ class Feed:
             case Kind.NODE:
                 self._engine.observe_node(change.key.name, change.new)
                 if change.new is None:
-                    self.used_bytes.pop(change.key.name, None)
+                    self._used_bytes.pop(change.key.name, None)
             case Kind.POD:
                 self._pod(change.old, change.new)
             case Kind.INFERENCE_MODEL:
@@ -64,9 +69,9 @@ class Feed:
         self._engine.observe_use(node, use)
         known = [gpu.used_bytes for gpu in use.gpus if gpu.used_bytes is not None] if use is not None else []
         if known:
-            self.used_bytes[node] = sum(known)
+            self._used_bytes[node] = sum(known)
         else:
-            self.used_bytes.pop(node, None)
+            self._used_bytes.pop(node, None)
         self._on_change()
 
     def _pod(self, old: PodObservation | None, new: PodObservation | None) -> None:

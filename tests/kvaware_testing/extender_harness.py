@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from time import monotonic
 from typing import Any
 
 import aiohttp
 
-from kvaware_cluster import DirectorySource, Kind, WatchEvent
+from kvaware_cluster import DcgmSettings, DirectorySource, Kind, WatchEvent
 from kvaware_cluster.manifests import Folder, complete
 from kvaware_cluster.source import EventType, ExporterTarget, RawObject
 from kvaware_engine.observations import ObjectKey
@@ -16,7 +17,17 @@ from kvaware_extender import Extender, ExtenderSettings, WakeUpSettings, running
 from kvaware_testing.fake_api import Raw
 from kvaware_testing.store_harness import QUICK, FakeClock, eventually
 
-__all__ = ["Caller", "MemoryCluster", "exporter_pod", "offer", "quiet_settings", "serving", "shared_node"]
+__all__ = [
+    "SCRAPED",
+    "Caller",
+    "MemoryCluster",
+    "exporter_pod",
+    "in_use",
+    "offer",
+    "quiet_settings",
+    "serving",
+    "shared_node",
+]
 
 KINDS = {
     "Node": Kind.NODE,
@@ -58,15 +69,18 @@ class MemoryCluster(DirectorySource):
         for gate in self.deliver.values():
             gate.set()
         self.unlistable: dict[Kind, Exception] = {}
-        self.asked_exporters = asyncio.Event()
+        self.scrapes = 0
+        """Exporters asked so far."""
         self.answer_exporters = asyncio.Event()
         """While clear, exporters are asked and do not answer."""
         self.answer_exporters.set()
 
     def add_exporter(self, node: str, text: str) -> None:
-        """An exporter pod on the node that answers with this text."""
+        """An exporter pod on the node that answers with this text; an exporter there already says this from now on."""
+        known = node in self._exporters
         self._exporters[node] = text
-        self.add_pod(exporter_pod(node))
+        if not known:
+            self.add_pod(exporter_pod(node))
 
     def raw_pod(self, name: str, namespace: str = "ml") -> Raw:
         """The pod as the cluster has it."""
@@ -89,7 +103,7 @@ class MemoryCluster(DirectorySource):
             yield event
 
     async def read_exporter(self, target: ExporterTarget) -> str:
-        self.asked_exporters.set()
+        self.scrapes += 1
         await self.answer_exporters.wait()
         return await super().read_exporter(target)
 
@@ -107,6 +121,10 @@ class MemoryCluster(DirectorySource):
         await self.answer_bind.wait()
         if self.bind_error is not None:
             raise self.bind_error
+
+    def delete(self, kind: Kind, name: str, namespace: str = "") -> None:
+        """Delete an object of any kind."""
+        self._log(kind, EventType.DELETED, self._versioned(self._objects[kind].pop(ObjectKey(namespace, name))))
 
     def prove_fresh(self) -> None:
         """A bookmark for every watch."""
@@ -159,6 +177,18 @@ def exporter_pod(node: str) -> Raw:
         "spec": {"nodeName": node, "containers": [{"name": "exporter"}]},
         "status": {"phase": "Running", "podIP": "127.0.0.1"},
     }
+
+
+def in_use(mib: int) -> str:
+    """What the exporter of a node with one GPU of 80 GB says."""
+    gpu = '{gpu="0",UUID="GPU-0",modelName="NVIDIA A100-SXM4-80GB"}'
+    return f"DCGM_FI_DEV_FB_USED{gpu} {mib}\nDCGM_FI_DEV_FB_FREE{gpu} {81_920 - mib}\n"
+
+
+SCRAPED = replace(
+    QUICK, dcgm=DcgmSettings(interval_s=0.05, interval_jitter_ratio=0.0, missed_limit=1, first_round_limit_s=1e6)
+)
+"""Settings of a store that asks exporters, often."""
 
 
 def offer(pod: Raw, nodes: Sequence[str]) -> Raw:

@@ -2,11 +2,18 @@
 
 import asyncio
 
-from kvaware_testing.extender_harness import MemoryCluster, serving
+from kvaware_cluster import Kind
+from kvaware_testing.extender_harness import SCRAPED, MemoryCluster, in_use, serving
 from kvaware_testing.fake_api import raw_model, raw_node, raw_pod, raw_quota
 from kvaware_testing.store_harness import eventually
 
-PROMISED = ["scheduler_qps", "scheduler_queue_length", "schedule_reject_count", "scheduler_latency_bucket"]
+PROMISED = [
+    "scheduler_qps",
+    "scheduler_queue_length",
+    "schedule_reject_count",
+    "scheduler_latency_bucket",
+    "gpu_hbm_used_bytes",
+]
 
 
 async def series(caller):
@@ -16,14 +23,17 @@ async def series(caller):
 
 async def test_the_promised_names_are_there_exactly():
     """Dashboards are written against these names; the client library would rename a counter to ``…_total``."""
-    cluster = MemoryCluster(raw_node("n1", gpus=1))
+    cluster = MemoryCluster(raw_node("n1", gpus=1), raw_node("unwatched", gpus=1))
+    cluster.add_exporter("n1", in_use(1024))
     pod = cluster.add_pod(raw_pod("p", gpus=2))
-    async with serving(cluster) as caller:
+    async with serving(cluster, store=SCRAPED) as caller:
         await caller.filter(pod, "n1")
         names = {name.split("{")[0] for name in await series(caller)}
         assert names.issuperset(PROMISED)
         assert await caller.metric("schedule_reject_count") == 1
         assert await caller.metric("scheduler_latency_count", '{verb="filter"}') == 1
+        assert await caller.metric("gpu_hbm_used_bytes", '{node="n1"}') == 2**30
+        assert await caller.metric("gpu_hbm_used_bytes", '{node="unwatched"}') is None, "unknown is not zero"
         assert await caller.metric("kvaware_ready") == 1
         assert await caller.metric("kvaware_node_refusals_total", '{reason="NotEnoughGPUs"}') == 1
 
@@ -43,17 +53,23 @@ async def test_names_from_requests_never_become_series():
 
 async def test_series_of_deleted_objects_are_gone_at_the_next_scrape_and_no_counter_goes_down():
     """openvox-operator#554: gauges of deleted objects lived on; their alerts too."""
-    cluster = MemoryCluster(raw_node("n1"), raw_model("llama"), raw_quota(gpus=2))
+    cluster = MemoryCluster(raw_node("n1"), raw_node("n2"), raw_model("llama"), raw_quota(gpus=2))
+    cluster.add_exporter("n1", in_use(1024))
     pod = cluster.add_pod(raw_pod("p", gpus=3))
-    async with serving(cluster) as caller:
+    async with serving(cluster, store=SCRAPED) as caller:
         await caller.filter(pod, "n1")
+        assert await caller.metric("gpu_hbm_used_bytes", '{node="n1"}') == 2**30
         refused = await caller.metric("schedule_reject_count")
         assert await caller.metric("kvaware_tenant_limit_gpus", '{tenant="a"}') == 2
-        quota = caller.extender.store.objects("tenantquota")
-        caller.extender.engine.observe_quota(next(iter(quota)).name, None)
+        store = caller.extender.store
+        cluster.delete(Kind.TENANT_QUOTA, raw_quota()["metadata"]["name"])
+        cluster.delete(Kind.NODE, "n1")
         cluster.delete_pod("ml", "p")
+        await eventually(lambda: not store.objects(Kind.TENANT_QUOTA) and len(store.objects(Kind.NODE)) == 1)
         await eventually(lambda: not caller.seen(pod))
-        assert not [name for name in await series(caller) if 'tenant="a"' in name]
+        asked = cluster.scrapes
+        await eventually(lambda: cluster.scrapes >= asked + 2)  # the exporter still answers
+        assert not [name for name in await series(caller) if 'tenant="a"' in name or 'node="n1"' in name]
         assert await caller.metric("schedule_reject_count") == refused
         assert await caller.metric("scheduler_queue_length") == 0
 

@@ -1,15 +1,12 @@
 """An old view is never answered from as if it were fresh."""
 
-import asyncio
-from dataclasses import replace
-
 import pytest
 
 from kvaware_cluster import Kind, NotFoundError
 from kvaware_extender import StaleView
-from kvaware_testing.extender_harness import MemoryCluster, serving
+from kvaware_testing.extender_harness import SCRAPED, MemoryCluster, serving
 from kvaware_testing.fake_api import raw_node, raw_pod
-from kvaware_testing.store_harness import QUICK, FakeClock, eventually
+from kvaware_testing.store_harness import FakeClock, eventually
 
 STALE = "kvaware: the view of the cluster is stale"
 
@@ -80,10 +77,9 @@ async def test_before_every_exporter_was_asked_our_pods_wait(rule):
     cluster.add_exporter("n1", "")
     pod = cluster.add_pod(raw_pod("p"))
     cluster.answer_exporters.clear()
-    scraped = replace(QUICK, dcgm=replace(QUICK.dcgm, enabled=True, first_round_limit_s=1e6))
-    async with serving(cluster, synced=False, stale_view=rule, store=scraped) as caller:
+    async with serving(cluster, synced=False, stale_view=rule, store=SCRAPED) as caller:
         await caller.until_seen(pod)
-        await asyncio.wait_for(cluster.asked_exporters.wait(), 10)
+        await eventually(lambda: cluster.scrapes == 1)
         assert (await caller.get("/readyz"))[0] == 503
         assert (await caller.filter(pod, "n1"))["FailedAndUnresolvableNodes"] == {"n1": STALE}
         assert await caller.bind(pod, "n1") == STALE
