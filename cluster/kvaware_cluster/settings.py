@@ -1,30 +1,44 @@
-"""Settings of this room. Durations are in seconds."""
+"""Settings of this room. Durations are in seconds.
+
+The bounds are held where settings are read from outside (by pydantic, in the room above), not when a test builds them.
+"""
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from pydantic import Field
 
 __all__ = ["DcgmSettings", "KubernetesSettings", "StoreSettings"]
+
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Ratio = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+Port = Annotated[int, Field(ge=1, le=65_535)]
+Labels = Annotated[tuple[tuple[str, str], ...], Field(min_length=1)]
+"""At least one: the empty set would be on every pod."""
+LabelKey = Annotated[str, Field(min_length=1, max_length=317)]
+Namespace = Annotated[str, Field(min_length=1, max_length=63)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubernetesSettings:
     """How KubernetesSource talks to the API server."""
 
-    page_size: int = 500
+    page_size: Annotated[int, Field(ge=1, le=10_000)] = 500
     """Objects per list page: 500 pods are some 2.5 MB, 10 ms of parsing; client-go uses the same."""
-    request_timeout_s: float = 15.0
+    request_timeout_s: Seconds = 15.0
     """One list page, one read. A page of 500 takes well under a second from a healthy server."""
-    write_timeout_s: float = 4.0
+    write_timeout_s: Seconds = 4.0
     """One binding or patch: below kube-scheduler's default httpTimeout of 5 s, since bind answers inside it."""
-    watch_timeout_s: float = 30.0
+    watch_timeout_s: Annotated[float, Field(ge=1, le=3600, allow_inf_nan=False)] = 30.0
     """After this the server closes a watch and it is opened again. A quiet kind's age reaches this figure, so what
     counts as stale must be well above it."""
-    watch_jitter_ratio: float = 0.1
+    watch_jitter_ratio: Ratio = 0.1
     """Each watch's time-out is drawn within this share around ``watch_timeout_s``: they do not all end at once."""
-    watch_grace_s: float = 10.0
+    watch_grace_s: Seconds = 10.0
     """A watch that the server did not close this long after its time-out is dead (a lost peer sends no reset)."""
-    exporter_timeout_s: float = 3.0
+    exporter_timeout_s: Seconds = 3.0
     """One scrape."""
-    exporter_body_bytes: int = 4 * 2**20
+    exporter_body_bytes: Annotated[int, Field(ge=1024, le=2**30)] = 4 * 2**20
     """A longer exporter answer is an error. 8 GPUs with all default fields are some 60 kB."""
 
 
@@ -34,12 +48,12 @@ class DcgmSettings:
 
     enabled: bool = True
     """False: nobody is scraped, and foreign use is unknown everywhere."""
-    selectors: tuple[tuple[tuple[str, str], ...], ...] = (
+    selectors: tuple[Labels, ...] = (
         (("app", "nvidia-dcgm-exporter"),),
         (("app.kubernetes.io/name", "dcgm-exporter"),),
     )
     """Label sets; a pod with all labels of one of them is an exporter. Defaults: GPU operator, exporter's own chart."""
-    namespaces: tuple[str, ...] = (
+    namespaces: tuple[Namespace, ...] = (
         "dcgm-exporter",
         "gpu-operator",
         "gpu-operator-resources",
@@ -51,19 +65,19 @@ class DcgmSettings:
     """Where exporters are believed. Whoever may create pods in one of these namespaces can say what is in use on a
     node, so name only those that no tenant writes to. Defaults: the usual places of GPU operator and exporter. Empty:
     any namespace, for clusters whose users all trust each other."""
-    port: int = 9400
+    port: Port = 9400
     """Of the exporters' ``/metrics``; 9400 is the exporter's own default."""
-    interval_s: float = 15.0
+    interval_s: Seconds = 15.0
     """Per node. The exporter itself collects every 30 s unless told otherwise."""
-    interval_jitter_ratio: float = 0.2
+    interval_jitter_ratio: Ratio = 0.2
     """Share of the interval by which each scrape is moved, so that nodes spread out."""
-    concurrency: int = 16
+    concurrency: Annotated[int, Field(ge=1, le=1024)] = 16
     """Scrapes at a time. A dead exporter takes one place for the time-out."""
-    missed_limit: int = 3
+    missed_limit: Annotated[int, Field(ge=1, le=1000)] = 3
     """So many failed scrapes in a row: a second exporter of the node is asked, or its use is unknown."""
-    first_round_limit_s: float = 30.0
+    first_round_limit_s: Seconds = 30.0
     """The view counts as complete when every exporter was tried once, or after this time."""
-    slow_after_misses_interval_s: float = 60.0
+    slow_after_misses_interval_s: Seconds = 60.0
     """An exporter beyond ``missed_limit`` is tried this seldom, so that dead ones do not starve the others."""
 
 
@@ -71,20 +85,20 @@ class DcgmSettings:
 class StoreSettings:
     """How the store keeps its view."""
 
-    backoff_first_s: float = 0.2
+    backoff_first_s: Seconds = 0.2
     """Wait after the first failure; doubles with each further one."""
-    backoff_max_s: float = 10.0
+    backoff_max_s: Seconds = 10.0
     """Longest wait: a kind that appears late is in force within this time."""
-    retry_after_max_s: float = 60.0
+    retry_after_max_s: Seconds = 60.0
     """Longest Retry-After that is followed."""
-    watch_min_s: float = 1.0
+    watch_min_s: Seconds = 1.0
     """A watch that ends sooner without having brought anything counts as a failure, else it would spin."""
-    quota_removal_hold_s: float = 3.0
+    quota_removal_hold_s: Seconds = 3.0
     """A TenantQuota that a watch or a list misses stays in force this long, until a later list confirms it. Whoever
     deletes the CRD deletes all quotas first, and only about 1.1 s later (measured on 1.37.2) is the kind gone and
     therefore unknown: without the hold every tenant would be unlimited in between."""
-    rack_label: str = "topology.kubernetes.io/rack"
+    rack_label: LabelKey = "topology.kubernetes.io/rack"
     """Kubernetes names no rack label; this is what many clusters use."""
-    zone_label: str = "topology.kubernetes.io/zone"
+    zone_label: LabelKey = "topology.kubernetes.io/zone"
     """The label that Kubernetes and the cloud providers set."""
     dcgm: DcgmSettings = DcgmSettings()
