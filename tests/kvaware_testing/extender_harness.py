@@ -128,6 +128,7 @@ class MemoryCluster(DirectorySource):
 
     def prove_fresh(self) -> None:
         """A bookmark for every watch."""
+        self._version = next(self._versions)
         for kind in Kind:
             self._log(kind, EventType.BOOKMARK, {"metadata": {"resourceVersion": str(self._version)}})
 

@@ -10,9 +10,9 @@ async def test_a_binding_whose_answer_is_late_is_a_success_the_second_time():
     async with FakeApi.serve() as api, connected(api) as source:
         await api.put("node", raw_node("n1", gpus=1))
         pod = await api.put("pod", raw_pod("p"))
-        async with serving(source, bind_timeout_s=0.2) as caller:
+        async with serving(source, bind_timeout_s=0.1) as caller:
             await caller.until_seen(pod)
-            api.write_delay_s = 0.5
+            api.write_delay_s = 0.2
             assert "did not say in time" in await caller.bind(pod, "n1")
             assert caller.extender.engine.holder(pod["metadata"]["uid"]) == ("n1",)
             api.write_delay_s = 0.0

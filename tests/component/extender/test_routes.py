@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvaware_engine import Engine
 from kvaware_testing.extender_harness import MemoryCluster, serving
 from kvaware_testing.fake_api import raw_model, raw_node, raw_pod, raw_quota
 
@@ -111,6 +112,23 @@ async def test_nodes_and_tenants_are_wrapped_lists(cluster):
     assert [(tenant["tenant"], tenant["used_gpus"], tenant["limit_gpus"]) for tenant in tenants["items"]] == [
         ("a", 2, 4)
     ]
+
+
+async def test_a_list_of_many_nodes_leaves_room_for_calls_of_kube_scheduler(cluster, monkeypatch):
+    """All 5,000 at once would be half a second in which no pod is placed."""
+    cluster = MemoryCluster(*(raw_node(f"n{i:03}") for i in range(100)))
+    slices = []
+    whole = Engine.nodes
+
+    def nodes(self, names=None, *, now_s):
+        slices.append(len(names))
+        return whole(self, names, now_s=now_s)
+
+    monkeypatch.setattr(Engine, "nodes", nodes)
+    async with serving(cluster) as caller:
+        _, listed = await caller.get("/v1/nodes")
+    assert [node["name"] for node in listed["items"]] == [f"n{i:03}" for i in range(100)]
+    assert slices == [32, 32, 32, 4]
 
 
 async def test_probes_answer(cluster):

@@ -163,6 +163,8 @@ async def test_a_pod_refused_for_a_stale_view_is_woken_when_the_view_is_fresh_ag
         await wakeups.look()
         assert cluster.conditions == []
         cluster.prove_fresh()
+        await eventually(lambda: not caller.extender.freshness.stale())
+        await wakeups.look()
         await eventually(lambda: cluster.conditions == [("b", "True")])
 
 
