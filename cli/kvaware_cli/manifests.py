@@ -2,64 +2,62 @@
 
 import sys
 import uuid
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
-
-import yaml
 
 from kvaware_cli.errors import InputError
 
 __all__ = ["documents_in", "pod_of", "read_documents"]
 
 _UID_NAMESPACE: Final = uuid.UUID("6f9a2a55-5a0c-4d53-9d2e-6b8f0a4a7c11")
-_TEMPLATED: Final = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job"})
-
-
-class _JsonLikeLoader(yaml.SafeLoader):
-    """Timestamps stay text, as in the JSON that Kubernetes itself makes of YAML."""
-
-
-_JsonLikeLoader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+_TEMPLATES: Final = {
+    "CronJob": ("jobTemplate", "spec", "template"),
+    "DaemonSet": ("template",),
+    "Deployment": ("template",),
+    "Job": ("template",),
+    "LeaderWorkerSet": ("leaderWorkerTemplate", "workerTemplate"),
+    "ReplicaSet": ("template",),
+    "ReplicationController": ("template",),
+    "StatefulSet": ("template",),
 }
+"""Where the pod template of a workload lies, below its spec."""
 
 
 def documents_in(folder: Path) -> list[dict[str, Any]]:
     """All objects of a folder's ``*.yaml`` files, in the order of the file names."""
+    from kvaware_cluster import yaml_files  # noqa: PLC0415  # it brings a Kubernetes client: not for kvaware --help
+
     if not folder.is_dir():
         raise InputError(f"expected a folder with YAML files, got {str(folder)!r}")
-    files = sorted(p for p in folder.iterdir() if p.suffix in {".yaml", ".yml"} and p.is_file())
+    files = yaml_files(folder)
     if not files:
         raise InputError(f"expected *.yaml files in {str(folder)!r}, found none")
     return [document for file in files for document in read_documents(file)]
 
 
 def read_documents(file: Path) -> list[dict[str, Any]]:
-    """The objects of one file (``-``: standard input); a ``List`` is opened."""
-    try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
-        documents = list(yaml.load_all(text, Loader=_JsonLikeLoader))
-    except OSError as e:
-        raise InputError(f"cannot read {str(file)!r}: {e.strerror}") from e
-    except (yaml.YAMLError, UnicodeDecodeError) as e:
-        raise InputError(f"{file}: expected YAML: {' '.join(str(e).split())}") from e
-    return [item for document in documents if document is not None for item in _opened(document, file)]
+    """The objects of one file (``-``: standard input); lists are opened."""
+    from kvaware_cluster import objects_in, objects_of  # noqa: PLC0415  # as above
+
+    if str(file) == "-":
+        return [raw for _, raw in objects_in(sys.stdin.buffer.read(), name="standard input")]
+    return [raw for _, raw in objects_of(file, name=str(file))]
 
 
 def pod_of(document: dict[str, Any], *, file: str) -> dict[str, Any]:
     """A pod as the API server would show it: with namespace and UID.
 
-    A workload with a pod template stands for one pod of it. The UID is derived from namespace and name, so that a dry
-    run repeated is the same pod.
+    A workload with a pod template stands for one pod of it, a LeaderWorkerSet for one of its workers. The UID is
+    derived from namespace and name, so that a dry run repeated is the same pod.
     """
     kind = document.get("kind")
-    if kind in _TEMPLATED:
-        template = _mapping(document.get("spec"), "spec", file).get("template")
-        pod = dict(_mapping(template, f"spec.template of the {kind}", file))
+    if kind in _TEMPLATES:
+        template, where = document.get("spec"), "spec"
+        for key in _TEMPLATES[kind]:
+            template, where = _mapping(template, f"{where} of the {kind}", file).get(key), f"{where}.{key}"
+        pod = dict(_mapping(template, f"{where} of the {kind}", file))
         outer = _mapping(document.get("metadata", {}), "metadata", file)
-        inner = _mapping(pod.get("metadata") or {}, "spec.template.metadata", file)
+        inner = _mapping(pod.get("metadata") or {}, f"{where}.metadata", file)
         metadata = {"name": outer.get("name"), "namespace": outer.get("namespace"), **inner}
     elif kind == "Pod":
         pod = dict(document)
@@ -78,16 +76,6 @@ def pod_of(document: dict[str, Any], *, file: str) -> dict[str, Any]:
         **{k: v for k, v in pod.items() if k != "metadata"},
         "metadata": metadata,
     }
-
-
-def _opened(document: Any, file: Path) -> Iterator[dict[str, Any]]:
-    if not isinstance(document, dict) or not isinstance(document.get("kind"), str):
-        raise InputError(f"{file}: expected Kubernetes objects with a kind, got {type(document).__name__}")
-    if document["kind"].endswith("List") and isinstance(document.get("items"), list):
-        for item in document["items"]:
-            yield from _opened(item, file)
-    else:
-        yield document
 
 
 def _mapping(value: Any, what: str, file: str) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from kvaware_cluster.settings import DcgmSettings, KubernetesSettings, StoreSett
 from kvaware_cluster.source import EventType, ExporterTarget, Kind, ListPage, Source, WatchEvent
 from kvaware_cluster.store import Listener, Store
 from kvaware_cluster.table import Change
+from kvaware_cluster.yaml_files import objects_in, objects_of, yaml_files
 from kvaware_crds.quantity import parse_quantity
 
 __all__ = [
@@ -50,6 +51,8 @@ __all__ = [
     "WatchEvent",
     "WorkerError",
     "is_gpu",
+    "objects_in",
+    "objects_of",
     "parse_block_group",
     "parse_dcgm",
     "parse_model",
@@ -59,4 +62,5 @@ __all__ = [
     "parse_quota",
     "parse_reservation",
     "render_reservation",
+    "yaml_files",
 ]

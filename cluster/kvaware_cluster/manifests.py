@@ -1,19 +1,19 @@
 """A folder of YAML → raw objects as an API server would have them, or a ConfigError that says where and what."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from uuid import UUID, uuid5
 
 import structlog
-import yaml
 
 from kvaware_cluster.parse.dcgm import parse_dcgm
 from kvaware_cluster.parse.nodes import parse_node
 from kvaware_cluster.parse.pods import parse_pod
 from kvaware_cluster.parse.wire import mapping, object_key
 from kvaware_cluster.source import Kind, RawObject
+from kvaware_cluster.yaml_files import objects_of, yaml_files
 from kvaware_crds.base import read
 from kvaware_crds.errors import ConfigError, WireError
 from kvaware_crds.names import GROUP, VERSION
@@ -27,7 +27,6 @@ CREATED_AT: Final = "2026-01-01T00:00:00Z"
 UID_NAMESPACE: Final = UUID("6b766177-6172-4500-8000-000000000000")
 """For UIDs made from names; the first bytes spell kvaware."""
 DEFAULT_NAMESPACE: Final = "default"
-MAX_FILE_BYTES: Final = 64 * 2**20
 
 KINDS: Final[Mapping[tuple[str, str], Kind]] = {
     ("v1", "Node"): Kind.NODE,
@@ -51,16 +50,6 @@ class Folder:
     """Node to the text of its DCGM exporter, from ``dcgm/<node>.txt``."""
 
 
-class _Loader(yaml.CSafeLoader):
-    """YAML as kubectl reads it: a timestamp stays text."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.CSafeLoader.yaml_implicit_resolvers.items()
-}
-
-
 def load_folder(folder: Path) -> Folder:
     """Read all ``*.yaml`` and ``*.yml`` of a folder, and ``dcgm/<node>.txt`` in it.
 
@@ -68,12 +57,10 @@ def load_folder(folder: Path) -> Folder:
     say whether it is Ready is; a pod on a node that does not say how it fares runs and is Ready.
     Raises: ConfigError naming file and document for what cannot be read, is invalid, or comes twice.
     """
-    if not folder.is_dir():
-        raise ConfigError(f"{folder}: expected a folder of YAML files")
     objects: dict[Kind, dict[ObjectKey, RawObject]] = {kind: {} for kind in Kind}
     places: dict[tuple[Kind, ObjectKey], str] = {}
-    for path in sorted(each for each in folder.iterdir() if each.suffix in {".yaml", ".yml"}):
-        for place, raw in _documents(path):
+    for path in yaml_files(folder):
+        for place, raw in objects_of(path):
             kind = _kind_of(raw, place)
             if kind is None:
                 continue
@@ -139,36 +126,6 @@ def _pod_status(raw: RawObject) -> RawObject:
     if not mapping(raw, "spec", "pod").get("nodeName"):
         return {"phase": "Pending", **status}
     return {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}], **status}
-
-
-def _documents(path: Path) -> Iterator[tuple[str, RawObject]]:
-    """Each object of a file with its place, ``file.yaml, document 2, item 1``."""
-    size = path.stat().st_size
-    if size > MAX_FILE_BYTES:
-        raise ConfigError(f"{path.name}: expected at most {MAX_FILE_BYTES} bytes, got {size}")
-    number = 0
-    try:
-        for number, document in enumerate(yaml.load_all(path.read_bytes(), Loader=_Loader), start=1):
-            place = f"{path.name}, document {number}"
-            if document is None:
-                continue
-            if type(document) is not dict:
-                raise ConfigError(f"{place}: expected a Kubernetes object, got {type(document).__name__}")
-            if document.get("kind") != "List":
-                yield place, document
-                continue
-            items = document.get("items")
-            if type(items) is not list or not all(type(item) is dict for item in items):
-                raise ConfigError(f"{place}: expected a list of objects under items")
-            for index, item in enumerate(items, start=1):
-                yield f"{place}, item {index}", item
-    except (yaml.YAMLError, UnicodeError) as error:
-        mark = getattr(error, "problem_mark", None)
-        line = "" if mark is None else f", line {mark.line + 1}"
-        told = getattr(error, "problem", None) or type(error).__name__
-        raise ConfigError(f"{path.name}, document {number + 1}{line}: expected YAML: {told}") from error
-    except OSError as error:
-        raise ConfigError(f"{path.name}: expected a file that can be read: {error.strerror}") from error
 
 
 def _kind_of(raw: RawObject, place: str) -> Kind | None:

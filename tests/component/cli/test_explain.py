@@ -138,7 +138,7 @@ def test_a_pod_can_be_named_as_kubectl_users_do(kvaware: Kvaware, server: FakeEx
         pytest.param(("deployment", "x"), "got deployment x", id="another kind"),
         pytest.param(("pod", "a/b/c"), "expected a pod as NAMESPACE/NAME, got 'a/b/c'", id="two slashes"),
         pytest.param(("pod", "/x"), "expected a pod as NAMESPACE/NAME, got '/x'", id="no namespace"),
-        pytest.param(("-f", "missing.yaml"), "cannot read 'missing.yaml': No such file", id="no such file"),
+        pytest.param(("-f", "missing.yaml"), "missing.yaml: expected a file that can be read: No such file", id="no such file"),
         pytest.param(("pod", "ml/x", "-f", "p.yaml"), "expected either -f FILE or", id="both"),
         pytest.param(("pod", "ml/x", "--server", "ftp://x"), "expected a URL like http://", id="not a web address"),
     ],
@@ -155,7 +155,7 @@ def test_wrong_use_is_one_line_and_exit_code_2(kvaware: Kvaware, args: tuple[str
     ("content", "expected"),
     [
         pytest.param("kind: Service\nmetadata: {name: x}", "expected a Pod, or a workload", id="another kind"),
-        pytest.param("- 1", "expected Kubernetes objects with a kind, got list", id="a list"),
+        pytest.param("- 1", "document 1: expected a Kubernetes object, got list", id="a list"),
         pytest.param("a: [", "expected YAML", id="not YAML"),
         pytest.param("kind: Pod\nmetadata: {}", "expected metadata.name, got None", id="no name"),
         pytest.param("", "expected a Pod, got an empty file", id="empty"),

@@ -33,6 +33,49 @@ def test_lists_are_opened_and_timestamps_stay_text(tmp_path: Path) -> None:
     assert json.loads(json.dumps(node))["metadata"]["creationTimestamp"] == "2026-01-01T00:00:00Z"
 
 
+def test_typed_lists_are_opened_and_their_items_get_the_kind_that_they_lack(tmp_path: Path) -> None:
+    """``kubectl get --raw`` gives what the API server sends, whose items are bare."""
+    text = "{apiVersion: v1, kind: NodeList, items: [{metadata: {name: n1}}, {metadata: {name: n2}}]}"
+    documents = documents_in(write(tmp_path, nodes=text))
+    assert [(d["apiVersion"], d["kind"], d["metadata"]["name"]) for d in documents] == [
+        ("v1", "Node", "n1"),
+        ("v1", "Node", "n2"),
+    ]
+    assert [node["metadata"]["name"] for node in read_scene(write(tmp_path, pods=PENDING), None).nodes] == ["n1", "n2"]
+
+
+TEMPLATE = {"metadata": {"labels": {"app": "x"}}, "spec": {"containers": []}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec"),
+    [
+        *((kind, {"template": TEMPLATE}) for kind in ("Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job")),
+        ("ReplicationController", {"template": TEMPLATE}),
+        ("CronJob", {"schedule": "@daily", "jobTemplate": {"spec": {"template": TEMPLATE}}}),
+        ("LeaderWorkerSet", {"leaderWorkerTemplate": {"size": 4, "workerTemplate": TEMPLATE}}),
+    ],
+)
+def test_a_workload_stands_for_one_pod_of_it(kind: str, spec: dict[str, object]) -> None:
+    pod = pod_of({"kind": kind, "metadata": {"name": "w", "namespace": "ml"}, "spec": spec}, file="f")
+    assert (pod["kind"], pod["metadata"]["name"], pod["metadata"]["namespace"]) == ("Pod", "w", "ml")
+    assert (pod["metadata"]["labels"], pod["spec"]) == ({"app": "x"}, {"containers": []})
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "expected"),
+    [
+        ("Deployment", {}, "f: expected spec.template of the Deployment to be a mapping"),
+        ("CronJob", {"jobTemplate": {}}, "f: expected spec.jobTemplate.spec of the CronJob to be a mapping"),
+        ("LeaderWorkerSet", None, "f: expected spec of the LeaderWorkerSet to be a mapping"),
+        ("Service", {}, "f: expected a Pod, or a workload with a pod template, got kind 'Service'"),
+    ],
+)
+def test_a_workload_without_its_template_says_where_it_was_looked_for(kind: str, spec: object, expected: str) -> None:
+    with pytest.raises(InputError, match=expected):
+        pod_of({"kind": kind, "metadata": {"name": "w"}, "spec": spec}, file="f")
+
+
 def test_a_dry_run_pod_repeated_is_the_same_pod() -> None:
     """The extender answers a repeated question from its last verdict, by UID."""
     document = {"kind": "Pod", "metadata": {"name": "p"}}
