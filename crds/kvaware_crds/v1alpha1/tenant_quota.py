@@ -108,8 +108,7 @@ class TenantQuotaSpec(ApiModel):
     """Who pays. Several TenantQuotas may name the same tenant: all of their limits apply. Immutable."""
     namespaces: Annotated[tuple[DnsLabel, ...], Field(max_length=256), UniqueItems()] = ()
     """Namespaces whose pods are this tenant's. One that two TenantQuotas list belongs to the older (then to the first
-    by name); the other gets the condition NamespaceConflict. Pods of a namespace that none lists are not limited,
-    unless the extender is set so."""
+    by name); the other gets the condition NamespaceConflict. Pods of a namespace that none lists are not limited."""
     limits: QuotaAmounts | None = None
     """What the tenant may have at most. An amount that is unset is not limited; 0 is nothing."""
     guaranteed: QuotaAmounts | None = None
