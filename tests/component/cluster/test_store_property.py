@@ -54,8 +54,8 @@ async def carry_out(api: FakeApi, step: tuple[str, ...]) -> None:
         case "restart":
             await api.stop()
             await api.start()
-        case "wait":
-            await asyncio.sleep(0.01)
+        case "wait" if "pod" not in api.hidden:
+            await eventually(lambda: api.watching("pod") == 1)
         case _:
             pass
 
