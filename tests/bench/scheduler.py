@@ -40,7 +40,7 @@ def measure_scheduler() -> list[Row]:
         # From here on nobody but the scheduler works, so that two cores measure it and not the players around it.
         for program in ("kwok", "kube-controller-manager", "kube-scheduler"):
             plane.stop(program)
-        kubeconfig = plane.service_account_kubeconfig("kvaware-system", "kvaware-scheduler")
+        kubeconfig = plane.service_account_kubeconfig("kvaware-system", "kvaware-extender")
         ours = ExtenderProcess(folder, kubeconfig, config={"decisionLog": str(folder / "decisions.jsonl")})
         noop, noop_url = noop_extender(folder, kubeconfig)
         ours_per_s, noop_per_s = [], []

@@ -90,7 +90,7 @@ def namespace(sandbox: Sandbox) -> str:
 @pytest.fixture
 def extender(control_plane: ControlPlane, tmp_path: Path) -> Iterator[ExtenderProcess]:
     """Our real extender, ready, with the rights of its ServiceAccount."""
-    kubeconfig = control_plane.service_account_kubeconfig("kvaware-system", "kvaware-scheduler")
+    kubeconfig = control_plane.service_account_kubeconfig("kvaware-system", "kvaware-extender")
     process = ExtenderProcess(tmp_path, kubeconfig)
     try:
         process.start()

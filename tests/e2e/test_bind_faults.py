@@ -164,7 +164,7 @@ def test_a_binding_that_the_api_server_confirms_too_late_is_booked_once(
     with Proxy(
         control_plane.api_url, upstream_ca=control_plane.ca_file, serving=control_plane.serving_certificate
     ) as api:
-        kubeconfig = control_plane.service_account_kubeconfig("kvaware-system", "kvaware-scheduler", server=api.url)
+        kubeconfig = control_plane.service_account_kubeconfig("kvaware-system", "kvaware-extender", server=api.url)
         extender = ExtenderProcess(tmp_path, kubeconfig)
         try:
             extender.start()

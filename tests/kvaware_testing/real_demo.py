@@ -64,11 +64,11 @@ def main() -> int:
         _fill(out, plane, scene, stack)
         extender = ExtenderProcess(
             folder,
-            plane.service_account_kubeconfig("kvaware-system", "kvaware-scheduler"),
+            plane.service_account_kubeconfig("kvaware-system", "kvaware-extender"),
             config={"store": {"dcgm": {"intervalS": 1}}},
         )
         stack.callback(extender.stop)
-        out.print("starting kvaware extender and kvaware's kube-scheduler, with the rights of their ServiceAccount")
+        out.print("starting kvaware extender and kvaware's kube-scheduler, each with the rights of its ServiceAccount")
         extender.start()
         api = ApiClient(extender.api_url)
         _wait_for_exporters(api, scene)

@@ -1,7 +1,7 @@
 """A real control plane on loopback: etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kwok.
 
 Every process has the least rights that it needs: the controller manager its certificate and per-controller accounts,
-the cluster's own scheduler ``CN=system:kube-scheduler``, kvaware's scheduler and extender the account of
+the cluster's own scheduler ``CN=system:kube-scheduler``, kvaware's scheduler and extender the two accounts of
 ``examples/kube-scheduler/rbac.yaml``, kwok one of its own. Only ``kubectl`` here, the test's own hand, is admin.
 """
 
