@@ -58,6 +58,14 @@ class ExtenderProcess:
         self.stop()
         self.start()
 
+    def not_ready(self) -> str:
+        """Return why ``/readyz`` does not answer 200; empty when it does."""
+        try:
+            self._call(urllib.request.Request(f"{self.api_url}/readyz"))  # noqa: S310  own URL
+        except (AssertionError, OSError) as error:
+            return str(error)
+        return ""
+
     def get(self, path: str) -> Any:
         """Return the JSON of a ``GET`` on the API's address, such as ``/v1/nodes``."""
         return json.loads(self._call(urllib.request.Request(f"{self.api_url}{path}")))  # noqa: S310  own URL
@@ -91,7 +99,7 @@ class ExtenderProcess:
         except urllib.error.HTTPError as error:
             with error:
                 said = error.read(2000).decode("utf-8", errors="replace")
-            raise AssertionError(f"{request.method or 'GET'} {request.full_url}: {error.code} {said}") from error
+            raise AssertionError(f"{request.get_method()} {request.full_url}: {error.code} {said}") from error
 
 
 def noop_extender(folder: Path, kubeconfig: Path | None) -> tuple[Process, str]:
