@@ -173,6 +173,17 @@ def test_a_record_that_cannot_be_rendered_is_counted_and_the_others_are_written(
     assert (log.failed, log.dropped) == (1, 0)
 
 
+def test_records_of_many_writes_stay_in_order(tmp_path):
+    """Several at a time, so that the loop gets its turn between them; the last ones when the log is closed."""
+    path = tmp_path / "log"
+    log = DecisionLog(target=str(path), capacity=1000)
+    log.open()
+    for value in range(100):
+        log.put(Line(value))
+    log.close()
+    assert [orjson.loads(line)["value"] for line in path.read_bytes().splitlines()] == list(range(100))
+
+
 def test_a_dash_means_standard_output(monkeypatch):
     out = io.TextIOWrapper(io.BytesIO())
     monkeypatch.setattr(sys, "stdout", out)
