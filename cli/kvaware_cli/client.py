@@ -5,6 +5,7 @@ The standard library's client is enough for a handful of calls one after another
 
 import ipaddress
 import json
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -12,11 +13,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from kvaware_cli.errors import InputError, ServerError
+from kvaware_cli.program import program
 
-__all__ = ["DEFAULT_SERVER", "ApiClient", "SchedulerVerbs"]
+__all__ = ["DEFAULT_SERVER", "SCHEDULER_NAME", "ApiClient", "SchedulerVerbs"]
 
 DEFAULT_SERVER: Final = "http://127.0.0.1:8900"
+SCHEDULER_NAME: Final = "kvaware-scheduler"
+"""The engine's default, said here once more: to import the engine takes half a second."""
 TIMEOUT_S: Final = 15.0  # an explanation over 5,000 nodes takes well under a second; a port-forward may be slow to open
+STALE_FOR_S: Final = 5.0  # a first list of a large cluster takes some seconds; longer than that is worth a word
+STALE_EVERY_S: Final = 0.25
 
 
 class ApiClient:
@@ -76,6 +82,10 @@ def _extender_args(pod: Mapping[str, Any], nodes: Sequence[str]) -> dict[str, An
     return {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
 
 
+class _StaleViewError(ServerError):
+    """The extender asks for patience."""
+
+
 class _JsonHttp:
     def __init__(self, server: str) -> None:
         parts = urllib.parse.urlsplit(server)
@@ -90,13 +100,24 @@ class _JsonHttp:
         text = self._send(method, path, body)
         try:
             return json.loads(text)
-        except ValueError as e:
+        except (ValueError, RecursionError) as e:
             raise ServerError(f"{method} {self._server}{path}: expected JSON, got {_cut(text)!r}") from e
 
     def text(self, path: str) -> str:
         return self._send("GET", path, None)
 
     def _send(self, method: str, path: str, body: Any) -> str:
+        """Ask again while the extender says that its view is stale: just started, or cut off for a moment."""
+        deadline_s = time.monotonic() + STALE_FOR_S
+        while True:
+            try:
+                return self._send_once(method, path, body)
+            except _StaleViewError:
+                if time.monotonic() + STALE_EVERY_S > deadline_s:
+                    raise
+            time.sleep(STALE_EVERY_S)
+
+    def _send_once(self, method: str, path: str, body: Any) -> str:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(  # noqa: S310 - the scheme was checked in __init__
             self._server + path, data=data, method=method, headers={"Content-Type": "application/json"}
@@ -107,11 +128,12 @@ class _JsonHttp:
         except urllib.error.HTTPError as e:
             text = e.read().decode(errors="replace")
             e.close()
-            raise ServerError(f"{_error_text(text)} ({method} {self._server}{path}: HTTP {e.code})") from e
+            kind = _StaleViewError if _is_stale(text) else ServerError
+            raise kind(f"{_error_text(text)} ({method} {self._server}{path}: HTTP {e.code})") from e
         except (urllib.error.URLError, OSError) as e:
             reason = getattr(e, "reason", e)
             raise ServerError(
-                f"no kvaware extender answers at {self._server} ({reason}). Start one with 'kvaware extender', or "
+                f"no kvaware extender answers at {self._server} ({reason}). Start one with '{program()} extender', or "
                 "reach the one in your cluster by port-forward and name it with --server or KVAWARE_SERVER"
             ) from e
         return content.decode(errors="replace")
@@ -122,8 +144,16 @@ def _error_text(text: str) -> str:
     try:
         error = json.loads(text)["error"]
         return f"{error['code']}: {error['message']}"
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return _cut(text) or "no message"
+
+
+def _is_stale(text: str) -> bool:
+    try:
+        error = json.loads(text)["error"]
+        return error["code"] == "StaleView" and error["retryable"] is True
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return False
 
 
 def _cut(text: str) -> str:

@@ -9,9 +9,12 @@
         └── ServerError          the extender cannot be reached, or answered an error → one line, exit code 1
 """
 
+import contextlib
+from collections.abc import Iterator
+
 from kvaware_crds.errors import ConfigError, UpstreamError
 
-__all__ = ["InputError", "ServerError"]
+__all__ = ["InputError", "ServerError", "reading"]
 
 
 class InputError(ConfigError):
@@ -20,3 +23,12 @@ class InputError(ConfigError):
 
 class ServerError(UpstreamError):
     """The extender cannot be reached or answered with an error."""
+
+
+@contextlib.contextmanager
+def reading(what: str) -> Iterator[None]:
+    """Around what reads the user's YAML: thousands of brackets inside each other exhaust every reader's stack."""
+    try:
+        yield
+    except RecursionError as e:
+        raise InputError(f"{what}: cannot be read, it is nested too deeply") from e

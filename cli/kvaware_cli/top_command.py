@@ -3,20 +3,28 @@
 from rich.console import Console
 
 from kvaware_cli.client import ApiClient
-from kvaware_cli.output import console, gib, gib_pair, plural, print_facts, print_table, table, used_of
+from kvaware_cli.output import console, gib, gib_pair, plural, print_facts, print_raw, print_table, table, used_of
 from kvaware_cli.wire import Node, NodeList, Pool, Tenant, TenantList, read
 
 __all__ = ["print_nodes", "print_tenants", "top_nodes", "top_tenants"]
 
 
-def top_nodes(server: str) -> None:
+def top_nodes(server: str, *, output: str) -> None:
     """Print every node's GPUs."""
-    print_nodes(console(), read(NodeList, ApiClient(server).nodes()).items)
+    answer, out = ApiClient(server).nodes(), console()
+    if output == "table":
+        print_nodes(out, read(NodeList, answer).items)
+    else:
+        print_raw(out, [answer], output)
 
 
-def top_tenants(server: str) -> None:
+def top_tenants(server: str, *, output: str) -> None:
     """Print every tenant's use, limits and guarantees."""
-    print_tenants(console(), read(TenantList, ApiClient(server).tenants()).items)
+    answer, out = ApiClient(server).tenants(), console()
+    if output == "table":
+        print_tenants(out, read(TenantList, answer).items)
+    else:
+        print_raw(out, [answer], output)
 
 
 def print_nodes(out: Console, nodes: tuple[Node, ...]) -> None:
@@ -25,7 +33,7 @@ def print_nodes(out: Console, nodes: tuple[Node, ...]) -> None:
         out.print("no nodes in the extender's view")
         return
     columns = ("NODE", "GPUS", "MODE", "FREE", "HBM FREE", "RESERVED", "FOREIGN")
-    made = table(*columns, right=frozenset(columns[3:]), wrap=frozenset({"GPUS"}))
+    made = table(*columns, right=frozenset(columns[3:]), wrap=frozenset({"GPUS"}), names=frozenset({"NODE"}))
     ordered = sorted(nodes, key=lambda n: n.name)
     for node in ordered:
         for pool in node.pools or (None,):
@@ -34,9 +42,10 @@ def print_nodes(out: Console, nodes: tuple[Node, ...]) -> None:
     out.print()
     legend = [
         ("FREE", "GPUs that nothing holds, of those that the kubelet offers"),
-        ("HBM FREE", "GiB that one more pod is sure to get on a GPU, of the GPU's size"),
+        ("HBM FREE", "GiB that one more pod is sure to get on a GPU, of the GPU's size less what is kept back"),
         ("RESERVED", "GiB over all GPUs of the line that pods hold"),
         ("FOREIGN", "GiB over all GPUs of the line in use without a reservation; ? without an exporter"),
+        ("tenants", "are charged at the size on the GPU's label, kept back or not"),
     ]
     print_facts(out, [*legend, *((node.name, note) for node in ordered for note in _notes(node))])
 
@@ -80,9 +89,8 @@ def print_tenants(out: Console, tenants: tuple[Tenant, ...]) -> None:
     numbers = frozenset({"GPUS USED/LIMIT", "GUARANTEED", "HBM GIB USED/LIMIT", "GUARANTEED GIB"})
     made = table(
         "TENANT", "GPUS USED/LIMIT", "GUARANTEED", "HBM GIB USED/LIMIT", "GUARANTEED GIB", "NAMESPACES",
-        right=numbers, wrap=frozenset({"NAMESPACES"}),
+        right=numbers, wrap=frozenset({"NAMESPACES"}), names=frozenset({"TENANT"}),
     )  # fmt: skip
-    conflicts = [conflict for tenant in tenants for conflict in tenant.conflicts]
     for tenant in sorted(tenants, key=lambda t: t.tenant):
         made.add_row(
             tenant.tenant,
@@ -94,12 +102,23 @@ def print_tenants(out: Console, tenants: tuple[Tenant, ...]) -> None:
             style="yellow" if _at_limit(tenant) else "",
         )
     print_table(out, made)
-    for conflict in conflicts:
-        out.print(f"NamespaceConflict: {conflict}")
+    conflicts = [(tenant.tenant, conflict) for tenant in tenants for conflict in tenant.conflicts]
+    if conflicts:
+        out.print()
+    for name, conflict in conflicts:
+        out.print(f"NamespaceConflict at tenant {name}: {_conflict(conflict)}", soft_wrap=True)
     at_limit = [tenant.tenant for tenant in tenants if _at_limit(tenant)]
     if at_limit:
         out.print()
         out.print(f"At a limit: {plural(len(at_limit), 'tenant')} ({', '.join(sorted(at_limit))}).")
+
+
+def _conflict(told: str) -> str:
+    """``namespace: owner``, as the extender says it, in words; anything else stays as it is."""
+    namespace, colon, owner = told.partition(": ")
+    if not colon:
+        return told
+    return f"namespace {namespace} already belongs to quota {owner}; this entry is ignored"
 
 
 def _whole(value: int | None) -> str | None:

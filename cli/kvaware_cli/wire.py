@@ -44,7 +44,7 @@ class _Wire(BaseModel):
 
 
 class Demand(_Wire):
-    """What the pod needs."""
+    """What the pod needs. ``problem`` is the reason why that cannot be told."""
 
     namespace: str
     name: str
@@ -55,6 +55,7 @@ class Demand(_Wire):
     resource: str | None = None
     gpus: int
     hbm_per_gpu_bytes: int | None = None
+    problem: str | None = None
 
 
 class Cost(_Wire):

@@ -17,6 +17,8 @@ class FakeExtender:
 
     url: str = ""
     answers: dict[str, tuple[int, Any]] = field(default_factory=dict)
+    first: dict[str, list[tuple[int, Any]]] = field(default_factory=dict)
+    """Answers given once each, before those of ``answers``."""
     asked: list[tuple[str, Any]] = field(default_factory=list)
 
 
@@ -31,7 +33,9 @@ def fake_extender() -> Iterator[FakeExtender]:
             sent = json.loads(self.rfile.read(length)) if length else None
             fake.asked.append((f"{self.command} {self.path}", sent))
             not_found = (404, {"error": {"code": "NotFound", "message": f"no route {self.path}", "retryable": False}})
-            status, body = fake.answers.get(f"{self.command} {self.path}", not_found)
+            route = f"{self.command} {self.path}"
+            first = fake.first.get(route)
+            status, body = first.pop(0) if first else fake.answers.get(route, not_found)
             data = (body if isinstance(body, str) else json.dumps(body)).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))

@@ -22,7 +22,7 @@ from rich.text import Text
 from kvaware_cli.client import ApiClient
 from kvaware_cli.demo.scene import Scene, read_scene
 from kvaware_cli.explain_view import candidates_table, choice_facts, demand_facts, refusal_facts
-from kvaware_cli.output import console, print_facts, print_table
+from kvaware_cli.output import console, print_facts, print_rule, print_table
 from kvaware_cli.top_command import print_nodes, print_tenants
 from kvaware_cli.wire import Explanation, NodeList, TenantList, read
 from kvaware_crds import ANNOTATION_RESERVATION, render_crds
@@ -73,12 +73,12 @@ def main() -> int:
         api = ApiClient(extender.api_url)
         _wait_for_exporters(api, scene)
         plane.start_scheduler(extender.scheduler_url)
-        _heading(out, "before")
+        print_rule(out, "before")
         print_nodes(out, read(NodeList, api.nodes()).items)
         for number, pod in enumerate(scene.pending, start=1):
-            _heading(out, f"pod {number} of {len(scene.pending)}")
+            print_rule(out, f"pod {number} of {len(scene.pending)}")
             _place(out, plane, api, pod)
-        _heading(out, "where the pods are")
+        print_rule(out, "where the pods are")
         columns = "NAMESPACE:.metadata.namespace,POD:.metadata.name,STATUS:.status.phase,NODE:.spec.nodeName"
         out.out(plane.kubectl("get", "pods", "-A", f"--output=custom-columns={columns}", _SELECTOR).stdout.rstrip())
         out.print()
@@ -265,16 +265,15 @@ def _place(out: Console, plane: ControlPlane, api: ApiClient, pod: Mapping[str, 
     else:
         message = _conditions(found)["PodScheduled"].get("message", "")
         facts = [*choice_facts(dry_run), ("scheduler", message)]
+        if dry_run.candidates and len({c.refusal for c in dry_run.candidates}) == 1:
+            facts.append(
+                ("", "(what is wrong with the pod or its tenant is written beside one node, and holds for all)")
+            )
     print_facts(out, facts)
 
 
 def _conditions(pod: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {condition["type"]: condition for condition in pod.get("status", {}).get("conditions", ())}
-
-
-def _heading(out: Console, title: str) -> None:
-    out.print()
-    out.rule(Text(title, style="bold"), align="left")
 
 
 if __name__ == "__main__":

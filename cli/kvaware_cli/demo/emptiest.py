@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from kvaware_cli.explain_view import dearer_by
 from kvaware_cli.wire import Candidate, Explanation
 
 __all__ = ["Comparison", "compare", "dearest"]
@@ -20,7 +21,7 @@ class Comparison:
         """What the emptiest would have cost more, by the cost model."""
         if self.emptiest.cost is None or self.chosen.cost is None:
             return 0.0
-        return self.emptiest.cost.total - self.chosen.cost.total
+        return dearer_by(self.emptiest.cost, self.chosen.cost)
 
 
 def compare(explanation: Explanation) -> Comparison | None:

@@ -38,7 +38,16 @@ def running_extender(cluster_dir: Path) -> Iterator[Extender]:
     """``kvaware extender --cluster-dir``, ready to answer; ended on leaving, whatever happened."""
     scheduler_port, api_port = _free_ports()
     command = [sys.executable, "-m", "kvaware_cli", "extender", "--cluster-dir", str(cluster_dir)]
-    command += ["--host", "127.0.0.1", "--scheduler-port", str(scheduler_port), "--api-port", str(api_port)]
+    command += [
+        "--host",
+        "127.0.0.1",
+        "--scheduler-host",
+        "127.0.0.1",
+        "--scheduler-port",
+        str(scheduler_port),
+        "--api-port",
+        str(api_port),
+    ]
     # KVAWARE_* settings of the user's shell are meant for their cluster, not for the example.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("KVAWARE_")}
     environ |= {"KVAWARE_STORE__DCGM__INTERVAL_S": "1"}  # nobody should wait 15 s for the first figures

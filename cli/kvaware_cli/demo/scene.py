@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import yaml
 
+from kvaware_cli.client import SCHEDULER_NAME
 from kvaware_cli.errors import InputError
 from kvaware_cli.manifests import documents_in, pod_of
 from kvaware_cluster import DirectorySource, parse_pod
 from kvaware_crds.errors import WireError
-from kvaware_engine import EngineSettings
 
 __all__ = ["Scene", "examples", "read_scene"]
 
@@ -31,6 +31,8 @@ class Scene:
     """Without the pods to place."""
     nodes: tuple[dict[str, Any], ...]
     pending: tuple[dict[str, Any], ...]
+    taken_over: tuple[str, ...]
+    """Of them those that do not name our scheduler, as ``namespace/name``: kube-scheduler would not ask about them."""
     left_out: int
     """Pods to place that ask for no GPU and name no model: kvaware has no say in where they go."""
     exporter_texts: Path | None
@@ -77,14 +79,15 @@ def read_scene(cluster: Path, pods: Path | None) -> Scene:
         for pod in pending:
             if _identity(pod) in taken:
                 raise InputError(f"pod {'/'.join(_identity(pod)[1:])} is in {str(cluster)!r} and in {str(pods)!r}")
-    ours = tuple(_as_ours(pod) for pod in pending if _concerns_gpus(pod))
+    ours = [pod for pod in pending if _concerns_gpus(pod)]
     if not ours:
         raise InputError(f"expected {where} that ask for GPUs or name a model, found none among {len(pending)}")
     texts = cluster / "dcgm"
     return Scene(
         objects=tuple(objects),
         nodes=nodes,
-        pending=ours,
+        pending=tuple(map(_as_ours, ours)),
+        taken_over=tuple("/".join(_identity(p)[1:]) for p in ours if p["spec"].get("schedulerName") != SCHEDULER_NAME),
         left_out=len(pending) - len(ours),
         exporter_texts=texts if texts.is_dir() else None,
     )
@@ -99,7 +102,7 @@ def _concerns_gpus(pod: dict[str, Any]) -> bool:
 
 def _as_ours(pod: dict[str, Any]) -> dict[str, Any]:
     """Placed as if it named our scheduler: people try their YAML before they change it."""
-    return {**pod, "spec": {**pod["spec"], "schedulerName": EngineSettings().scheduler_name}}
+    return {**pod, "spec": {**pod["spec"], "schedulerName": SCHEDULER_NAME}}
 
 
 def _complete(document: dict[str, Any], cluster: Path) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """``kvaware demo``: the real extender over HTTP, on the example cluster and on other YAML."""
 
+import os
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -63,6 +65,39 @@ def test_the_example_shows_each_kind_of_decision() -> None:
     assert "choice     mi300x-b6" in section(output, "chat/llama-70b-amd-0")
     assert "ModelNotFound" in section(output, "chat/gemma-0")
     assert "6 placed, 3 pending" in output
+    assert "21 pods (11 running, 9 pending, 1 finished)" in output
+
+
+def test_what_to_try_next_can_be_typed_as_it_stands() -> None:
+    """``make demo`` puts nothing on PATH."""
+    [command] = re.findall(r"^  (\S*kvaware) top tenants$", demo_output(), re.MULTILINE)
+    assert Path(shutil.which(command, path=os.environ["PATH"]) or REPOSITORY / command).is_file()
+    assert "make demo CLUSTER=real" in demo_output()
+
+
+def test_pods_of_another_scheduler_are_placed_and_named(kvaware: Kvaware, tmp_path: Path) -> None:
+    """The demo takes people's YAML as it is; a cluster would not ask kvaware about these pods."""
+    folder = cluster(tmp_path, hbm="20Gi")
+    file = tmp_path / "all.yaml"
+    file.write_text(file.read_text().replace("    schedulerName: kvaware-scheduler\n", ""))
+    result = kvaware("demo", "--cluster", folder)
+    assert result.code == 0, result.err
+    [line] = [line for line in result.out.splitlines() if line.startswith("as if ours")]
+    assert line.endswith("default/waiting")
+    assert "schedulerName kvaware-scheduler" in line
+
+
+def test_long_names_leave_the_figures_whole_at_100_columns(kvaware: Kvaware, tmp_path: Path) -> None:
+    folder = cluster(tmp_path, hbm="20Gi")
+    file = tmp_path / "all.yaml"
+    name = "gke-" + "pool-" * 14 + "k7x2"
+    file.write_text(file.read_text().replace("name: large", f"name: {name}"))
+    result = kvaware("demo", "--cluster", folder, "--plain")
+    assert result.code == 0, result.err
+    assert max(len(line) for line in result.out.splitlines() if "--cluster-dir" not in line) <= 100
+    rows = [row for row in result.out.splitlines() if re.match(r"(→ | )? *gke-pool", row)]
+    assert len(rows) >= 2
+    assert all(re.search(r"-k7x2 .*\b(\d+\.\d)/\1 ", row) for row in rows)
 
 
 def test_the_emptiest_gpu_is_priced_with_the_figures_of_the_table() -> None:
@@ -76,7 +111,7 @@ def test_the_emptiest_gpu_is_priced_with_the_figures_of_the_table() -> None:
     assert totals[1] > totals[0]
 
 
-def test_lines_fit_and_nothing_is_coloured_in_a_pipe() -> None:
+def test_lines_fit_and_nothing_is_coloured_when_asked_for_plain() -> None:
     output = demo_output()
     assert max(map(len, output.splitlines())) <= 100
     assert "\x1b" not in output

@@ -138,7 +138,9 @@ def test_a_pod_can_be_named_as_kubectl_users_do(kvaware: Kvaware, server: FakeEx
         pytest.param(("deployment", "x"), "got deployment x", id="another kind"),
         pytest.param(("pod", "a/b/c"), "expected a pod as NAMESPACE/NAME, got 'a/b/c'", id="two slashes"),
         pytest.param(("pod", "/x"), "expected a pod as NAMESPACE/NAME, got '/x'", id="no namespace"),
-        pytest.param(("-f", "missing.yaml"), "missing.yaml: expected a file that can be read: No such file", id="no such file"),
+        pytest.param(
+            ("-f", "missing.yaml"), "missing.yaml: expected a file that can be read: No such file", id="no such file"
+        ),
         pytest.param(("pod", "ml/x", "-f", "p.yaml"), "expected either -f FILE or", id="both"),
         pytest.param(("pod", "ml/x", "--server", "ftp://x"), "expected a URL like http://", id="not a web address"),
     ],
@@ -219,4 +221,123 @@ def test_nobody_there_names_the_address_and_how_to_start_one(kvaware: Kvaware) -
     assert result.code == 1
     assert "http://127.0.0.1:9" in result.err
     assert "kvaware extender" in result.err
+    assert len(result.err.splitlines()) == 1
+
+
+def test_the_terms_that_are_shown_add_up(kvaware: Kvaware, server: FakeExtender) -> None:
+    """What is not named is summed up as "other", so that nobody looks for a mistake."""
+    many = {"network": 13400.4, "cache_access": 400.4, "risk": 200.4, "migration": 50.4, "compute_wait": 3.0}
+    server.answers["GET /v1/pods/ml/x/explanation"] = answer(candidate("a"), candidate("b", terms=many))
+    out = kvaware("explain", "pod", "ml/x", server=server).out
+    # 13,400 + 400 + 255 = 14,055 (of 14,054.6)
+    assert "14,055  network 13,400, cache_access 400, other 255" in out
+    # the total less the 100 of a
+    assert "13,955 ms dearer (network +13,300, cache_access +400, risk +200, other +55)" in out
+
+
+def test_less_than_a_millisecond_is_not_worth_a_word(kvaware: Kvaware, server: FakeExtender) -> None:
+    terms = {"network": 1000.0, "cache_access": 400.0, "risk": 0.9}
+    server.answers["GET /v1/pods/ml/x/explanation"] = answer(candidate("a", terms=terms))
+    out = kvaware("explain", "pod", "ml/x", server=server).out
+    assert [line for line in out.splitlines() if line.endswith("network 1,000, cache_access 400")]
+
+
+def test_long_node_names_are_whole_in_a_pipe(kvaware: Kvaware, server: FakeExtender) -> None:
+    """GKE's have 75 characters and more: neither they nor the figures beside them are cut."""
+    names = [f"gke-{'inference-pool-' * 5}a1b2c3d4-{i}" for i in range(2)] + ["n" * 300]
+    terms = {"memory_pressure": 123456.0, "cache_access": 35679.0, "risk": 3000.0}
+    server.answers["GET /v1/pods/ml/x/explanation"] = answer(*(candidate(n, terms=terms) for n in names))
+    out = kvaware("explain", "pod", "ml/x", server=server).out
+    rows = [line for line in out.splitlines() if "80.0/80.0" in line]
+    assert [next(name for name in names if name in row) for row in rows] == names
+    assert all(row.endswith("162,135  memory_pressure 123,456, cache_access 35,679, other 3,000") for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "noted"),
+    [
+        pytest.param("schedulerName: kvaware-scheduler, ", False, id="ours"),
+        pytest.param("schedulerName: volcano, ", True, id="another"),
+        pytest.param("", True, id="none"),
+    ],
+)
+def test_a_dry_run_says_when_kube_scheduler_would_not_ask(
+    kvaware: Kvaware,
+    server: FakeExtender,
+    tmp_path: Path,
+    scheduler: str,
+    noted: bool,  # noqa: FBT001 - a test's parameter
+) -> None:
+    server.answers["POST /v1/pods:explain"] = answer(WARM)
+    file = tmp_path / "pod.yaml"
+    file.write_text(POD.replace("spec: {", "spec: {" + scheduler))
+    out = kvaware("explain", "-f", str(file), server=server).out
+    assert ("kube-scheduler will not ask kvaware about this pod" in out) is noted
+    assert ("it is volcano" in out) is ("volcano" in scheduler)
+
+
+@pytest.mark.parametrize(
+    ("problem", "resource", "expected"),
+    [
+        pytest.param(
+            "InvalidGPURequest", None, "asks for   what cannot be understood (InvalidGPURequest)", id="1.5 GPUs"
+        ),
+        pytest.param(
+            "ModelNotFound",
+            "nvidia.com/gpu",
+            "1 x nvidia.com/gpu, HBM unknown (ModelNotFound)",
+            id="no model",
+        ),
+        pytest.param(None, None, "asks for   no GPU", id="none"),
+    ],
+)
+def test_a_request_that_cannot_be_read_is_not_shown_as_another(
+    kvaware: Kvaware, server: FakeExtender, problem: str | None, resource: str | None, expected: str
+) -> None:
+    """A request for "1.5" GPUs once read: asks for no GPU."""
+    body = explanation([refused("n")])
+    body["demand"] |= {"problem": problem, "resource": resource, "hbm_per_gpu_bytes": None}
+    server.answers["GET /v1/pods/ml/x/explanation"] = (200, body)
+    assert expected in kvaware("explain", "pod", "ml/x", server=server).out
+
+
+def stale(*, retryable: bool = True) -> tuple[int, Any]:
+    return 503, {"error": {"code": "StaleView", "message": "pods were never listed", "retryable": retryable}}
+
+
+def test_a_stale_view_is_asked_again_for_a_while(
+    kvaware: Kvaware, server: FakeExtender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Just after its start the extender has not seen the cluster yet."""
+    monkeypatch.setattr("kvaware_cli.client.STALE_EVERY_S", 0.0)
+    route = "GET /v1/pods/ml/x/explanation"
+    server.answers[route] = answer(WARM)
+    server.first[route] = [stale(), stale()]
+    assert kvaware("explain", "pod", "ml/x", server=server).code == 0
+    assert len(server.asked) == 3
+
+
+def test_a_view_that_stays_stale_is_an_error(
+    kvaware: Kvaware, server: FakeExtender, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvaware_cli.client.STALE_FOR_S", 0.0)
+    server.answers["GET /v1/pods/ml/x/explanation"] = stale()
+    result = kvaware("explain", "pod", "ml/x", server=server)
+    assert result.code == 1
+    assert "StaleView: pods were never listed" in result.err
+    assert len(server.asked) == 1
+
+
+def test_what_is_not_retryable_is_not_asked_again(kvaware: Kvaware, server: FakeExtender) -> None:
+    server.answers["GET /v1/pods/ml/x/explanation"] = stale(retryable=False)
+    assert kvaware("explain", "pod", "ml/x", server=server).code == 1
+    assert len(server.asked) == 1
+
+
+def test_yaml_nested_too_deeply_is_one_line(kvaware: Kvaware, tmp_path: Path) -> None:
+    file = tmp_path / "deep.yaml"
+    file.write_text("a: " + "[" * 3000 + "]" * 3000)
+    result = kvaware("explain", "-f", str(file))
+    assert result.code == 2
+    assert "deep.yaml" in result.err
     assert len(result.err.splitlines()) == 1
