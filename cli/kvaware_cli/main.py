@@ -10,19 +10,22 @@ import sys
 from enum import StrEnum
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
 from kvaware_cli.client import DEFAULT_SERVER
 from kvaware_cli.errors import InputError
+from kvaware_cli.program import is_plugin
 from kvaware_crds.errors import ConfigError, KvawareError
 
 __all__ = ["app", "main"]
 
-_EPILOG: Final = (
-    "Documentation: README.md and docs/ of the checkout; why a pod is pending: docs/why-is-my-pod-pending.md."
-)
+
+def _lines(title: str, *lines: str) -> str:
+    """An epilog whose lines stand as they are: that is what the backspace character says to click."""
+    return "\n".join(("\b", f"{title}:", *(f"  {line}" for line in lines)))
+
 
 app = typer.Typer(
     add_completion=False,
@@ -30,7 +33,13 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain help, the same on a terminal and in a pipe
     context_settings={"max_content_width": 100},
-    epilog=_EPILOG,
+    epilog=_lines(
+        "First steps",
+        "kvaware demo                         watch an example cluster being filled",
+        "kvaware crds | kubectl apply -f -    install the API types",
+        "kvaware explain pod ml/llama-70b-0   why is this pod there, or pending?",
+    )
+    + "\n\nDocumentation: README.md and docs/ of the checkout; why a pod is pending: docs/why-is-my-pod-pending.md.",
 )
 
 Server = Annotated[
@@ -39,7 +48,7 @@ Server = Annotated[
 
 
 class Format(StrEnum):
-    """How an explanation is printed."""
+    """How an answer is printed."""
 
     TABLE = "table"
     JSON = "json"
@@ -55,20 +64,31 @@ class Subject(StrEnum):
 
 def main() -> None:
     """Run the command line. Exit codes: 0 done, 1 failed, 2 wrong use."""
-    as_plugin = Path(sys.argv[0]).name in {"kubectl-kvaware", "kubectl_kvaware"}
-    program = "kubectl kvaware" if as_plugin else "kvaware"
+    program = "kubectl kvaware" if is_plugin(sys.argv[0]) else "kvaware"
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # an ASCII locale shows ? for an arrow, not a traceback
     try:
-        app(prog_name=program)
+        try:
+            app(prog_name=program)
+        finally:
+            sys.stdout.flush()  # here, where a full disk can still be told in words
     except ConfigError as e:
         _fail(program, str(e), code=2)
     except KvawareError as e:
         _fail(program, str(e), code=1)
     except BrokenPipeError:
-        # `kvaware top | head`: the reader has what it wanted. The interpreter must not flush into the closed pipe.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _abandon_output()  # `kvaware top | head`: the reader has what it wanted
         sys.exit(1)
+    except OSError as e:
+        # A full disk above all. Files that the user named are reported where they are read.
+        _abandon_output()
+        where = "" if e.filename is None else f" ({e.filename})"
+        _fail(program, f"cannot write: {e.strerror or e}{where}", code=1)
+
+
+def _abandon_output() -> None:
+    """What is still buffered goes nowhere: the interpreter would try again at its end, and fail with a traceback."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _fail(program: str, message: str, *, code: int) -> None:
@@ -90,20 +110,20 @@ def kvaware(
         typer.Option("--version", is_eager=True, callback=lambda asked: _show_version(asked=asked), help="Show it."),
     ] = False,
 ) -> None:
-    r"""Place LLM inference pods by HBM headroom, KV cache location and tenant quota, and say why.
+    """Place LLM inference pods by HBM headroom, KV cache location and tenant quota, and say why.
 
     kvaware is an extender of kube-scheduler: it refuses nodes on which a model server would not fit, prefers the node
     where the pod is ready soonest at the least cost to others, and writes a reservation with every binding.
-
-    \b
-    First steps:
-      kvaware demo                          watch an example cluster being filled
-      kvaware crds | kubectl apply -f -     install the API types
-      kvaware explain pod ml/llama-70b-0    why is this pod there, or pending?
     """
 
 
-@app.command()
+@app.command(
+    epilog=_lines(
+        "Examples",
+        "kvaware extender --kubeconfig ~/.kube/config",
+        "kvaware extender --cluster-dir examples/cluster",
+    )
+)
 def extender(
     *,
     config: Annotated[
@@ -116,47 +136,58 @@ def extender(
     cluster_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Serve a folder of YAML instead of a Kubernetes cluster.")
     ] = None,
-    host: Annotated[str | None, typer.Option(metavar="ADDRESS", help="Where both listeners bind.")] = None,
-    scheduler_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, metavar="PORT", help="The scheduler verbs.")
+    host: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Where the API listens. [default: 127.0.0.1]")
     ] = None,
     api_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, metavar="PORT", help="/v1, /metrics, /livez, /readyz.")
+        int | None,
+        typer.Option(
+            min=0, max=65535, metavar="PORT", help="Its port: /v1, /metrics, /livez, /readyz. [default: 8900]"
+        ),
+    ] = None,
+    scheduler_host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Where kube-scheduler's verbs are answered. Whoever reaches it can place pods: keep it on loopback. "
+            "[default: 127.0.0.1]",
+        ),
+    ] = None,
+    scheduler_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, metavar="PORT", help="Its port. [default: 8901]")
     ] = None,
 ) -> None:
-    r"""Run the scheduler extender until it is stopped.
+    """Run the scheduler extender until it is stopped.
 
     kube-scheduler calls filter, prioritize and bind on the scheduler port; whoever reaches that port can place pods, so
     it listens on loopback by default. People and Prometheus use the API port. What it knows comes from the API server
     (nodes, pods, InferenceModels, KVCacheBlockGroups, TenantQuotas) and from the DCGM exporters.
-
-    \b
-    Examples:
-      kvaware extender --kubeconfig ~/.kube/config
-      kvaware extender --cluster-dir examples/cluster
     """
     from kvaware_cli.extender_command import run  # noqa: PLC0415 - the Kubernetes client takes a second to import
 
     run(
         config=config, kubeconfig=kubeconfig, cluster_dir=cluster_dir,
-        host=host, scheduler_port=scheduler_port, api_port=api_port,
+        host=host, api_port=api_port, scheduler_host=scheduler_host, scheduler_port=scheduler_port,
     )  # fmt: skip
 
 
-@app.command()
+@app.command(epilog=_lines("Example", "kvaware crds | kubectl apply --server-side -f -"))
 def crds() -> None:
-    r"""Print the CustomResourceDefinitions of this version as YAML.
-
-    \b
-    Example:
-      kvaware crds | kubectl apply --server-side -f -
-    """
+    """Print the CustomResourceDefinitions of this version as YAML."""
     from kvaware_cli.crds_command import crd_yaml  # noqa: PLC0415 - builds every schema at import
 
     typer.echo(crd_yaml(), nl=False)
 
 
-@app.command(short_help="Place example pods, or yours, and show every decision.")
+@app.command(
+    short_help="Place example pods, or yours, and show every decision.",
+    epilog=_lines(
+        "Examples",
+        "kvaware demo",
+        "kubectl get nodes,pods,im,kvbg,tq -A -o yaml > mine/cluster.yaml",
+        "kvaware demo --cluster mine",
+    ),
+)
 def demo(
     *,
     cluster: Annotated[
@@ -168,25 +199,27 @@ def demo(
             metavar="DIR", help="Pods to place. [default: the example pods; with --cluster, its pending pods]"
         ),
     ] = None,
-    plain: Annotated[bool, typer.Option("--plain", help="No colour, 100 columns, as into a pipe.")] = False,
+    plain: Annotated[bool, typer.Option("--plain", help="No colour and 100 columns, wherever it goes.")] = False,
 ) -> None:
-    r"""Place pods on a cluster described by YAML, and show every decision.
+    """Place pods on a cluster described by YAML, and show every decision.
 
     Starts the real extender on free ports of 127.0.0.1 and speaks to it as kube-scheduler does (filter, prioritize,
     bind). All figures come from the folder: nodes, running pods, InferenceModels, KVCacheBlockGroups, TenantQuotas, and
     dcgm/NODE.txt, the text of a node's DCGM exporter. Nothing outside this machine is touched.
-
-    \b
-    Examples:
-      kvaware demo
-      kubectl get nodes,pods,im,kvbg,tq -A -o yaml > mine/cluster.yaml && kvaware demo --cluster mine
     """
     from kvaware_cli.demo.run import run_demo  # noqa: PLC0415 - only the demo starts processes
 
     run_demo(cluster=cluster, pods=pods, plain=plain)
 
 
-@app.command()
+@app.command(
+    epilog=_lines(
+        "Examples",
+        "kvaware explain -f pod.yaml",
+        "kvaware explain pod ml/llama-70b-0",
+        "kvaware explain pod llama-70b-0 -n ml -o yaml",
+    )
+)
 def explain(
     kind: Annotated[str | None, typer.Argument(metavar="pod", help="The word pod.")] = None,
     name: Annotated[str | None, typer.Argument(metavar="NAMESPACE/NAME", help="A pod of the cluster.")] = None,
@@ -201,18 +234,12 @@ def explain(
     output: Annotated[Format, typer.Option("--output", "-o", help="How to print it.")] = Format.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    r"""Say where a pod goes and why, or why it is pending.
+    """Say where a pod goes and why, or why it is pending.
 
     With -f it is a dry run: the pod need not exist and nothing is reserved. Costs are milliseconds of delay to this pod
     and to those around it, by the same cost model that places pods: loading weights, moving or recomputing KV cache,
     what large models lose by it, doubt about the node. HBM figures are the GPUs' size less reservations and less what
     the DCGM exporter shows in use.
-
-    \b
-    Examples:
-      kvaware explain -f pod.yaml
-      kvaware explain pod ml/llama-70b-0
-      kvaware explain pod llama-70b-0 -n ml -o yaml
     """
     from kvaware_cli import explain_command  # noqa: PLC0415 - rich and pydantic only where something is shown
 
@@ -237,26 +264,25 @@ def _pod_named(kind: str | None, name: str | None, namespace: str) -> tuple[str,
     return (before, after) if slash else (namespace, name)
 
 
-@app.command(short_help="Show HBM headroom per node, or use per tenant.")
+@app.command(
+    short_help="Show HBM headroom per node, or use per tenant.",
+    epilog=_lines("Examples", "kvaware top", "kvaware top tenants", "kvaware top -o json"),
+)
 def top(
     subject: Annotated[Subject, typer.Argument(help="What to show.")] = Subject.NODES,
     *,
+    output: Annotated[Format, typer.Option("--output", "-o", help="How to print it.")] = Format.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    r"""Show HBM headroom per node, or use per tenant against its limits.
+    """Show HBM headroom per node, or use per tenant against its limits.
 
     HBM figures are per GPU where they say so: a pod must fit on one GPU, so the sum over a node tells little. "free" is
     what one more pod is sure to get; "foreign" is in use, by the DCGM exporter, without a reservation.
-
-    \b
-    Examples:
-      kvaware top
-      kvaware top tenants
     """
     from kvaware_cli import top_command  # noqa: PLC0415 - rich and pydantic only where something is shown
 
     match subject:
         case Subject.NODES:
-            top_command.top_nodes(server)
+            top_command.top_nodes(server, output=output)
         case Subject.TENANTS:
-            top_command.top_tenants(server)
+            top_command.top_tenants(server, output=output)

@@ -45,7 +45,7 @@ def commands() -> list[Any]:
 
 
 def test_the_decision_in_the_readme_is_what_the_demo_prints() -> None:
-    """A picture that nobody checks lies sooner or later. Out of step: run ``kvaware demo`` and copy pod 1."""
+    """A picture that nobody checks lies sooner or later. Out of step: run ``kvaware demo --plain`` and copy pod 1."""
     [shown] = re.findall(r"<!-- demo:.*?-->\n```\n(.*?)```\n", page("README.md"), re.DOTALL)
     assert shown.strip() in demo_output()
 

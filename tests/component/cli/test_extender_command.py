@@ -20,11 +20,23 @@ EXAMPLE = REPOSITORY / "examples" / "cluster"
 
 def test_options_go_before_settings_and_what_is_not_given_stays() -> None:
     settings = with_options(
-        ExtenderSettings(api_host="10.0.0.1", api_port=1), host=None, scheduler_port=7, api_port=None
+        ExtenderSettings(api_host="10.0.0.1", api_port=1),
+        host=None,
+        api_port=None,
+        scheduler_host=None,
+        scheduler_port=7,
     )
     assert (settings.api_host, settings.api_port, settings.scheduler_port) == ("10.0.0.1", 1, 7)
-    settings = with_options(settings, host="127.0.0.2", scheduler_port=None, api_port=None)
-    assert (settings.scheduler_host, settings.api_host) == ("127.0.0.2", "127.0.0.2")
+
+
+def test_host_moves_only_the_api() -> None:
+    """Whoever reaches the scheduler's listener can place pods: it is opened by an option of its own."""
+    settings = with_options(ExtenderSettings(), host="0.0.0.0", api_port=None, scheduler_host=None, scheduler_port=None)
+    assert (settings.api_host, settings.scheduler_host) == ("0.0.0.0", "127.0.0.1")
+    settings = with_options(
+        ExtenderSettings(), host=None, api_port=None, scheduler_host="127.0.0.2", scheduler_port=None
+    )
+    assert (settings.api_host, settings.scheduler_host) == ("127.0.0.1", "127.0.0.2")
 
 
 @pytest.mark.parametrize(
@@ -53,18 +65,52 @@ def test_an_unknown_setting_is_named(kvaware: Kvaware, tmp_path: Path) -> None:
     assert "apiPort" in result.err
 
 
-def test_a_port_in_use_is_one_line(tmp_path: Path) -> None:
+def test_without_credentials_it_says_where_they_were_looked_for(
+    kvaware: Kvaware, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    result = kvaware("extender")
+    assert result.code == 2
+    [line] = result.err.splitlines()
+    assert f"expected Kubernetes credentials in {tmp_path / 'config'}" in line
+    assert "--kubeconfig" in line
+
+
+def test_a_decision_log_that_cannot_be_written_is_named_by_its_setting(tmp_path: Path) -> None:
+    done = start("--api-port", "0", "--scheduler-port", "0", decision_log=str(tmp_path / "no" / "log"))
+    assert done.returncode == 2
+    [line] = [line for line in done.stderr.splitlines() if line.startswith("kvaware: error:")]
+    assert "setting decisionLog" in line
+    assert "listen" not in line
+
+
+def test_settings_nested_too_deeply_are_one_line(kvaware: Kvaware, tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("a: " + "[" * 3000 + "]" * 3000)
+    result = kvaware("extender", "--config", str(config), "--cluster-dir", str(EXAMPLE))
+    assert result.code == 2
+    assert "config.yaml" in result.err
+    assert len(result.err.splitlines()) == 1
+
+
+def start(*args: str, decision_log: str = "off") -> "subprocess.CompletedProcess[str]":
+    """An extender that is expected not to start."""
+    command = [sys.executable, "-m", "kvaware_cli", "extender", "--cluster-dir", str(EXAMPLE), *args]
+    environ = {**os.environ, "KVAWARE_DECISION_LOG": decision_log}
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False, env=environ)
+
+
+@pytest.mark.parametrize(("option", "other"), [("--scheduler-port", "--api-port"), ("--api-port", "--scheduler-port")])
+def test_a_port_in_use_is_one_line_that_names_the_option(option: str, other: str) -> None:
     """The commonest reason why a second one does not start."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        command = [sys.executable, "-m", "kvaware_cli", "extender", "--cluster-dir", str(EXAMPLE)]
-        environ = {**os.environ, "KVAWARE_DECISION_LOG": "off", "KVAWARE_API_PORT": "0"}
-        done = subprocess.run(
-            [*command, "--scheduler-port", port], capture_output=True, text=True, timeout=30, check=False, env=environ
-        )
+        done = start(option, port, other, "0")
     assert done.returncode == 1
     [line] = [line for line in done.stderr.splitlines() if line.startswith("kvaware: error:")]
-    assert port in line
+    assert f"127.0.0.1:{port}: address already in use" in line
+    assert option in line
     assert "Traceback" not in done.stderr
 
 
