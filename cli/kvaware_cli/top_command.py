@@ -45,7 +45,7 @@ def print_nodes(out: Console, nodes: tuple[Node, ...]) -> None:
         ("HBM FREE", "GiB that one more pod is sure to get on a GPU, of the GPU's size less what is kept back"),
         ("RESERVED", "GiB over all GPUs of the line that pods hold"),
         ("FOREIGN", "GiB over all GPUs of the line in use without a reservation; ? without an exporter"),
-        ("tenants", "are charged at the size on the GPU's label, kept back or not"),
+        ("tenants", "are charged whole GPUs at the label's size, and of shared ones what is reserved"),
     ]
     print_facts(out, [*legend, *((node.name, note) for node in ordered for note in _notes(node))])
 
