@@ -151,7 +151,7 @@ class Binder:
         # No await between the look at the view and the reservation: in one loop that makes it check-and-take.
         if self._freshness.stale():
             return Outcome(BindResult.STALE, REFUSAL_TEXTS[Reason.STALE_VIEW])
-        in_doubt_before = self.doubts.get(args.uid) is not None
+        held_before = args.node in self._engine.holder(args.uid)
         reservation = self._engine.reserve(
             demand, args.node, now_s=self._clock(), decision_id=self._decision_id(args, demand)
         )
@@ -174,10 +174,10 @@ class Binder:
                 case BindResult.POD_GONE | BindResult.BOUND_ELSEWHERE:
                     self.doubts.drop(args.uid)
                     self._engine.release(args.uid, args.node)
-                case _ if not in_doubt_before:
+                case _ if not held_before:
                     self._engine.release(args.uid, args.node)
                 case _:
-                    pass  # this request was refused; an earlier one may still take effect
+                    pass  # this request was refused; an earlier one has taken effect, or still may
         return replace(outcome, decision_id=reservation.decision_id)
 
     def _decision_id(self, args: BindArgs, demand: PodDemand) -> str:

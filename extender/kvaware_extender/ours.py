@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from kvaware_cluster.parse.gpu_pools import AMD_GPU, NVIDIA_GPU, NVIDIA_GPU_SHARED, NVIDIA_MIG_PREFIX
+from kvaware_cluster import AMD_GPU, NVIDIA_GPU, NVIDIA_GPU_SHARED, NVIDIA_MIG_PREFIX
 from kvaware_crds.names import LABEL_MODEL
 
 __all__ = ["may_be_ours"]

@@ -6,6 +6,7 @@ from typing import Final
 
 import structlog
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from kvaware_crds.errors import StaleViewError, WireError
 from kvaware_extender.errors import ApiError
@@ -43,6 +44,13 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
         return error_response(ApiError(status=503, code="StaleView", message=str(e), retryable=True))
     except web.HTTPException as e:
         return _http_error(request, e)
+    except (HttpProcessingError, web.RequestPayloadError) as e:
+        # The body is not encoded as its headers say; aiohttp's words for it, without its figures.
+        message = f"body: expected the content encoding that the headers name, got {type(e).__name__}"
+        return error_response(ApiError(status=400, code="InvalidRequest", message=message))
+    except ConnectionError:
+        log.debug("caller hung up", method=request.method, path=request.path)
+        raise
     except Exception:
         log.exception("unforeseen error", method=request.method, path=request.path)
         return error_response(

@@ -165,3 +165,14 @@ async def test_the_description_lists_every_route_of_both_listeners(cluster):
     assert (
         description["paths"]["/v1/pods/{namespace}/{name}/explanation"]["get"]["parameters"][0]["name"] == "namespace"
     )
+
+
+@pytest.mark.parametrize("path", ["/scheduler/filter", "/scheduler/bind", "/v1/pods:explain"])
+async def test_a_body_that_is_not_encoded_as_it_says_is_a_400(cluster, path):
+    """A client's mistake is never a 5xx, whichever layer finds it."""
+    async with serving(cluster) as caller:
+        base = caller.scheduler if path.startswith("/scheduler") else caller.api
+        headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+        async with caller._session.post(base + path, data=b"abcd", headers=headers) as answer:
+            error = (await answer.json())["error"]
+    assert (answer.status, error["code"], error["retryable"]) == (400, "InvalidRequest", False)
