@@ -229,6 +229,22 @@ async def test_a_retry_that_is_refused_says_nothing_about_the_request_before_it(
     assert (cluster.node_of("p"), cluster.node_of("q")) == ("n1", None)
 
 
+async def test_a_retry_that_is_refused_leaves_the_binding_before_it_booked():
+    """kube-scheduler lost our answer and asks again; our store has not seen the pod bound yet."""
+    cluster = MemoryCluster(raw_node("n1", gpus=1))
+    pod, other = (cluster.add_pod(raw_pod(name)) for name in ("p", "q"))
+    async with serving(cluster) as caller:
+        await caller.until_seen(other)
+        cluster.deliver[Kind.POD].clear()
+        assert await caller.bind(pod, "n1") == ""
+        cluster.carry_out = False
+        cluster.bind_error = ClusterApiError("no", status=429, reason="TooManyRequests")
+        assert "429" in await caller.bind(pod, "n1")
+        cluster.carry_out, cluster.bind_error = True, None
+        assert await caller.bind(other, "n1") == "kvaware: not enough free GPUs"
+    assert cluster.node_of("q") is None
+
+
 @pytest.mark.parametrize("fate", ["gone", "elsewhere"])
 async def test_a_retry_that_finds_the_pod_gone_or_elsewhere_ends_the_doubt(fate):
     """Then the first request can take effect no more, and its GPU is free."""
