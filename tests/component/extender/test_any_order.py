@@ -161,6 +161,7 @@ class AnyOrder(RuleBasedStateMachine):
         await nap
 
     async def _look_into_doubts(self) -> None:
+        await asyncio.sleep(0)  # errands that were just begun lie down
         naps, self.naps = self.naps, []
         for nap in naps:
             if not nap.done():
@@ -228,43 +229,41 @@ class AnyOrder(RuleBasedStateMachine):
         index = data.draw(st.integers(0, len(self.cluster.on_their_way) - 1))
         self.runner.run(self.cluster.land(index))
 
-    @precondition(lambda self: len(self._pending()) > 2)
-    @rule(data=st.data())
-    def another_scheduler_binds(self, data: st.DataObject) -> None:
-        self.runner.run(self.cluster.bind_unasked(data.draw(st.sampled_from(self._pending())), FOREIGN))
-
     @rule(count=st.integers(1, 4))
     def events_arrive(self, count: int) -> None:
         self._deliver(count)
 
     @rule()
-    def pods_are_listed_again(self) -> None:
-        self._list()
-
-    @rule()
     def doubts_are_looked_into(self) -> None:
         self.runner.run(self._look_into_doubts())
 
-    @rule(seconds=st.sampled_from([0.5, 11.0, LIMIT_S + 1]))
-    def time_passes(self, seconds: float) -> None:
-        self.clock.now_s += seconds
-        self.extender.engine.tick(self.clock())
+    @rule(
+        data=st.data(),
+        what=st.sampled_from(
+            ["a list", "time", "much time", "another scheduler", "a restart", "a restart after a crash"]
+        ),
+    )
+    def something_rarer_happens(self, data: st.DataObject, what: str) -> None:
+        match what:
+            case "a list":
+                self._list()
+            case "time" | "much time":
+                self.clock.now_s += 11.0 if what == "time" else LIMIT_S + 1
+                self.extender.engine.tick(self.clock())
+            case "another scheduler" if self._pending():
+                self.runner.run(self.cluster.bind_unasked(data.draw(st.sampled_from(self._pending())), FOREIGN))
+            case _:
+                self.runner.run(self._start_again(lost=what == "a restart after a crash"))
 
-    @rule(fate=st.sampled_from(["carried out", "lost"]))
-    def the_extender_starts_again(self, fate: str) -> None:
+    async def _start_again(self, *, lost: bool) -> None:
         """What the old process has left on its way is decided before the new one lists: it cannot know of it."""
-
-        async def again() -> None:
-            await self.extender.tasks.close(grace_s=0)
-            while self.cluster.on_their_way:
-                if fate == "carried out":
-                    await self.cluster.land(0)
-                else:
-                    self.cluster.on_their_way.clear()
-            self.naps.clear()
-            await self._start()
-
-        self.runner.run(again())
+        await self.extender.tasks.close(grace_s=0)
+        if lost:
+            self.cluster.on_their_way.clear()
+        while self.cluster.on_their_way:
+            await self.cluster.land(0)
+        self.naps.clear()
+        await self._start()
 
     # -- what must hold ---------------------------------------------------------------------------------------------
 
