@@ -20,7 +20,7 @@ from kvaware_testing.controlplane import (
 from kvaware_testing.controlplane.extender import ExtenderProcess
 from kvaware_testing.controlplane.sandbox import Sandbox
 
-REQUIRED_BY = "KVAWARE_REQUIRE_E2E"
+REQUIRED_BY = "REQUIRE_E2E"
 """Set to 1 (as ``.ci/run`` does) a missing control plane fails the run instead of skipping it."""
 
 

@@ -28,7 +28,7 @@ def test_without_the_programs_e2e_is_skipped_with_one_line(tmp_path: Path) -> No
     "assets", [pytest.param({}, id="nothing"), pytest.param({"KUBEBUILDER_ASSETS": "/nowhere"}, id="wrong folder")]
 )
 def test_ci_takes_a_missing_control_plane_for_a_failure(tmp_path: Path, assets: dict[str, str]) -> None:
-    done = run_e2e(tmp_path, KVAWARE_REQUIRE_E2E="1", **assets)
+    done = run_e2e(tmp_path, REQUIRE_E2E="1", **assets)
     assert done.returncode == 1, done.stdout
     assert "install Go" in done.stdout
     assert "passed" not in done.stdout
