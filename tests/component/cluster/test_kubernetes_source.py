@@ -17,6 +17,7 @@ from kvaware_cluster import (
     NotFoundError,
     ThrottledError,
 )
+from kvaware_cluster.kubernetes_source import _settle_proxy
 from kvaware_crds.errors import ConfigError, UpstreamError
 from kvaware_testing.fake_api import Failure, raw_pod
 from kvaware_testing.store_harness import connected, drain, eventually
@@ -293,3 +294,24 @@ async def test_importing_the_room_does_not_load_the_kubernetes_client():
     code = "import sys, kvaware_cluster; sys.exit('kubernetes' in sys.modules)"
     process = await asyncio.create_subprocess_exec(sys.executable, "-c", code)
     assert await process.wait() == 0
+
+
+@pytest.mark.parametrize(
+    ("environment", "proxy"),
+    [
+        pytest.param({}, None, id="no proxy"),
+        pytest.param({"http_proxy": "http://proxy.test:3128"}, "http://proxy.test:3128", id="the environment's"),
+        pytest.param({"http_proxy": "http://proxy.test:3128", "no_proxy": "api.test"}, None, id="not for this host"),
+    ],
+)
+def test_the_environments_proxy_is_looked_up_once(monkeypatch, environment, proxy):
+    """Left to the session, each request would ask a thread for it."""
+    for name in ("http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    configuration = Configuration()
+    configuration.host, configuration.proxy = "http://api.test:8080", None
+    _settle_proxy(configuration)
+    assert configuration.proxy == proxy
+    assert configuration.client_session_kwargs == {"trust_env": False}
