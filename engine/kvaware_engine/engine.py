@@ -232,7 +232,8 @@ class Engine:
         self._ledger.end_intent(demand.uid)
         version = self.version
         judged = self._judge(demand, nodes)
-        result = self._scores(judged)
+        order = judged.cheapest(2)
+        result = self._scores(judged, order)
         if judged.costs is None:
             return PodDecision(
                 decision_id=f"{demand.uid}-{version}",
@@ -244,7 +245,6 @@ class Engine:
                 emptiest=None,
                 reason=judged.main_refusal(),
             )
-        order = judged.cheapest(2)
         chosen = self._candidate(judged, int(judged.admitted[order[0]]), result)
         runner_up = self._candidate(judged, int(judged.admitted[order[1]]), result) if len(order) > 1 else None
         columns = self._fleet.columns(demand.resource)
@@ -273,7 +273,7 @@ class Engine:
         try:
             names = list(nodes) if nodes is not None else self._fleet.names()
             judged = self._judge(demand, names, cordoned=nodes is not None)
-            result = self._scores(judged)
+            result = self._scores(judged, judged.cheapest(1))
             candidates = [self._candidate(judged, position, result) for position in range(len(names))]
             pod = self._pods.get(demand.uid)
             reservation = pod.reservation if pod is not None and pod.node is not None else None
@@ -437,15 +437,13 @@ class Engine:
                     whole = [summary for pool, summary in summaries if pool.gpu_class is not GpuClass.PARTITION]
                     gpus[row.index] = sum(summary.free for summary in whole)
                     hbm[row.index] = sum(summary.free_bytes for _, summary in summaries)
+        names = {self._fleet.tenant_code(tenant): tenant for tenant in self._tenants.names()}
         free: dict[str | None, tuple[int, int]] = {}
         owned = self._fleet.owner
         for code in np.unique(owned).tolist():
             mask = owned == code
-            free[self._owner_names().get(code)] = (int(gpus[mask].sum()), int(hbm[mask].sum()))
+            free[names.get(code)] = (int(gpus[mask].sum()), int(hbm[mask].sum()))
         return free
-
-    def _owner_names(self) -> dict[int, str]:
-        return {self._fleet.tenant_code(view): view for view in self._tenants.names()}
 
     def _headroom(self, demand: PodDemand, *, intents: bool) -> Headroom | None:
         """What the demand's tenant may still take, without what this very pod holds already."""
@@ -516,12 +514,17 @@ class Engine:
             ranks=self._fleet.ranks(),
         )
 
-    def _scores(self, judged: Judged) -> list[int]:
-        """kube-scheduler's integers for all offered nodes, 0 for those that cannot take the pod."""
+    def _scores(self, judged: Judged, order: Sequence[int]) -> list[int]:
+        """kube-scheduler's integers for all offered nodes, 0 for those that cannot take the pod.
+
+        Args:
+            judged: The offered nodes.
+            order: Positions in ``judged.admitted``, cheapest first; at least the first where there are any.
+        """
         result = np.zeros(len(judged.nodes), dtype=np.int64)
         if judged.costs is not None:
             result[judged.admitted] = scores(
-                judged.costs.total, judged.cheapest(1)[0], scale_ms=self._settings.pod_costs.score_scale_ms
+                judged.costs.total, order[0], scale_ms=self._settings.pod_costs.score_scale_ms
             )
         values: list[int] = result.tolist()
         return values
