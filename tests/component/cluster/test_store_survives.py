@@ -385,6 +385,8 @@ async def test_a_clean_end_of_a_watch_proves_freshness_and_the_next_follows_at_o
     async with running(store):
         await recorder.until(store.synced)
         await eventually(lambda: api.watching("pod") == 1)
+        await api.put("node", raw_node("n"))  # seen through the watch: its opening is no news after this
+        await recorder.until(lambda: recorder.names(Kind.NODE) == {"n"})
         clock.now_s += 30
         await api.end_watches("pod")
         await eventually(lambda: store.ages()[Kind.POD] == 0.0)
