@@ -12,11 +12,15 @@ from kvaware_crds.duration import format_duration, parse_duration
 from kvaware_crds.errors import ConfigError, KvawareError, StaleViewError, UpstreamError, WireError
 from kvaware_crds.meta import Condition, ConditionStatus, LabelSelector, ObjectMeta, Resource, SelectorRequirement
 from kvaware_crds.names import (
+    ANNOTATION_DELETION_COST,
     ANNOTATION_HBM_PER_GPU,
     ANNOTATION_RESERVATION,
     ANNOTATION_WEIGHTS,
     CATEGORY,
+    CONDITION_FOREIGN_USE_UNKNOWN,
+    CONDITION_HBM_OVERRUN,
     CONDITION_PLACEABLE,
+    FIELD_MANAGER_OPERATOR,
     GROUP,
     LABEL_MODEL,
     LABEL_ROLE,
@@ -28,11 +32,15 @@ from kvaware_crds.quantity import MAX_QUANTITY, format_quantity, parse_count, pa
 from kvaware_crds.v1alpha1 import InferenceModel, KVCacheBlockGroup, TenantQuota
 
 __all__ = [
+    "ANNOTATION_DELETION_COST",
     "ANNOTATION_HBM_PER_GPU",
     "ANNOTATION_RESERVATION",
     "ANNOTATION_WEIGHTS",
     "CATEGORY",
+    "CONDITION_FOREIGN_USE_UNKNOWN",
+    "CONDITION_HBM_OVERRUN",
     "CONDITION_PLACEABLE",
+    "FIELD_MANAGER_OPERATOR",
     "GROUP",
     "KINDS",
     "LABEL_MODEL",

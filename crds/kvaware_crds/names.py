@@ -6,11 +6,15 @@ from typing import Final, NamedTuple
 __all__ = [
     "ACCEPTED_COLUMN",
     "AGE_COLUMN",
+    "ANNOTATION_DELETION_COST",
     "ANNOTATION_HBM_PER_GPU",
     "ANNOTATION_RESERVATION",
     "ANNOTATION_WEIGHTS",
     "CATEGORY",
+    "CONDITION_FOREIGN_USE_UNKNOWN",
+    "CONDITION_HBM_OVERRUN",
     "CONDITION_PLACEABLE",
+    "FIELD_MANAGER_OPERATOR",
     "GROUP",
     "LABEL_MODEL",
     "LABEL_ROLE",
@@ -37,6 +41,15 @@ ANNOTATION_WEIGHTS: Final = "kvaware.io/weights"
 """On a node: the model weights that lie on its disk, ``modelId`` or ``modelId@revision``, separated by commas."""
 CONDITION_PLACEABLE: Final = "kvaware.io/Placeable"
 """On a pod: whether kvaware sees room for it. Changing it wakes a pod that kube-scheduler gave up for now."""
+
+CONDITION_HBM_OVERRUN: Final = "kvaware.io/HBMOverrun"
+"""On a pod: whether it uses more HBM than it reserved."""
+CONDITION_FOREIGN_USE_UNKNOWN: Final = "kvaware.io/ForeignUseUnknown"
+"""On a pod: whether nobody tells how much HBM other programs use on its node."""
+ANNOTATION_DELETION_COST: Final = "controller.kubernetes.io/pod-deletion-cost"
+"""On a pod: Kubernetes' own; a ReplicaSet that shrinks deletes its pods of the least cost first."""
+FIELD_MANAGER_OPERATOR: Final = "kvaware-operator"
+"""Who wrote a field, in ``metadata.managedFields``."""
 
 
 class ConditionType(StrEnum):

@@ -37,6 +37,19 @@ from kvaware_engine.observations import (
     Tier,
 )
 from kvaware_engine.reasons import CODE_OF_REASON, REASON_OF_CODE, REFUSAL_TEXTS, Reason, main_reason
+from kvaware_engine.reports import (
+    LatencyHistogram,
+    ModelHeadroom,
+    ModelLoad,
+    ReportSource,
+    RoleHeadroom,
+    RoleLoad,
+    WorkerCounters,
+    WorkerPlace,
+    WorkerReport,
+    WorkerView,
+)
+from kvaware_engine.scaling_words import ScalingPlan, ScalingReason, ScalingRequest, ScalingRules
 from kvaware_engine.settings import EngineSettings, HbmSettings, LinkSettings, PodCostSettings
 
 __all__ = [
@@ -58,7 +71,10 @@ __all__ = [
     "GpuUse",
     "GpuView",
     "HbmSettings",
+    "LatencyHistogram",
     "LinkSettings",
+    "ModelHeadroom",
+    "ModelLoad",
     "ModelObservation",
     "NodeObservation",
     "NodeSelector",
@@ -73,12 +89,23 @@ __all__ = [
     "PoolView",
     "Reason",
     "Refusal",
+    "ReportSource",
     "Reservation",
     "RoleFootprint",
+    "RoleHeadroom",
+    "RoleLoad",
+    "ScalingPlan",
+    "ScalingReason",
+    "ScalingRequest",
+    "ScalingRules",
     "SelectorRequirement",
     "TenantQuotaObservation",
     "TenantView",
     "Tier",
+    "WorkerCounters",
+    "WorkerPlace",
+    "WorkerReport",
+    "WorkerView",
     "emptiest",
     "explain_pod",
     "main_reason",
