@@ -21,7 +21,11 @@ def test_promised_names() -> None:
         "ANNOTATION_HBM_PER_GPU": "kvaware.io/hbm-per-gpu",
         "ANNOTATION_RESERVATION": "kvaware.io/reservation",
         "ANNOTATION_WEIGHTS": "kvaware.io/weights",
+        "ANNOTATION_DELETION_COST": "controller.kubernetes.io/pod-deletion-cost",
+        "CONDITION_FOREIGN_USE_UNKNOWN": "kvaware.io/ForeignUseUnknown",
+        "CONDITION_HBM_OVERRUN": "kvaware.io/HBMOverrun",
         "CONDITION_PLACEABLE": "kvaware.io/Placeable",
+        "FIELD_MANAGER_OPERATOR": "kvaware-operator",
         "MAX_QUANTITY": 2**63 - 1,
     }
 
