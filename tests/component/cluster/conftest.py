@@ -23,7 +23,7 @@ def _blocking_calls_are_errors() -> Iterator[None]:
     """Nothing in this room may block the loop (kubernetes.aio may, while it reads its certificates in a thread)."""
     guard = BlockBuster(scanned_modules=["kvaware_cluster"])
     for function in guard.functions.values():  # credentials are read in a thread, by a loop of its own
-        function.can_block_in("kvaware_cluster/kubernetes_source.py", {"load", "reload"})
+        function.can_block_in("kvaware_cluster/credentials.py", {"load", "reload"})
     guard.activate()
     try:
         yield

@@ -17,7 +17,7 @@ from kvaware_cluster import (
     NotFoundError,
     ThrottledError,
 )
-from kvaware_cluster.kubernetes_source import _settle_proxy
+from kvaware_cluster.kubernetes_http import settle_proxy
 from kvaware_crds.errors import ConfigError, UpstreamError
 from kvaware_testing.fake_api import Failure, raw_pod
 from kvaware_testing.store_harness import connected, drain, eventually
@@ -312,6 +312,6 @@ def test_the_environments_proxy_is_looked_up_once(monkeypatch, environment, prox
         monkeypatch.setenv(name, value)
     configuration = Configuration()
     configuration.host, configuration.proxy = "http://api.test:8080", None
-    _settle_proxy(configuration)
+    settle_proxy(configuration)
     assert configuration.proxy == proxy
     assert configuration.client_session_kwargs == {"trust_env": False}
