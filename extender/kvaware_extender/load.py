@@ -1,100 +1,14 @@
-"""Settings from a YAML file with camelCase keys, overridden by ``KVAWARE_*`` variables; unknown names are errors."""
+"""The extender's settings from a YAML file and ``KVAWARE_*`` variables."""
 
-import dataclasses
-import difflib
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, get_type_hints
 
-import yaml
-from pydantic import TypeAdapter, ValidationError
-from pydantic.alias_generators import to_camel
-
-from kvaware_crds.errors import ConfigError
+from kvaware_cluster.load import load_settings as load
 from kvaware_extender.settings import ExtenderSettings
 
 __all__ = ["load_settings"]
 
-PREFIX: Final = "KVAWARE_"
-NOT_SETTINGS: Final = frozenset({"KVAWARE_CONFIG", "KVAWARE_SERVER"})
-"""Variables of the command line, not of the extender."""
-SERVICE_LINK: Final = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_[A-Z0-9_]+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?)?$")
-"""What the kubelet puts into every pod beside a Service whose name begins with ``kvaware``."""
-SERVICE_URL: Final = re.compile(r"^(tcp|udp|sctp)://")
-
 
 def load_settings(path: Path | None, environ: Mapping[str, str]) -> ExtenderSettings:
-    """Read the settings. Reads a file: not for the event loop.
-
-    Raises: ConfigError that names the file or variable, the key, what was expected and what came.
-    """
-    tree: dict[str, Any] = {} if path is None else _from_file(path)
-    for variable, text in sorted(environ.items()):
-        if variable.startswith(PREFIX) and variable not in NOT_SETTINGS:
-            _override(tree, variable, text)
-    try:
-        return TypeAdapter(ExtenderSettings).validate_python(tree)
-    except ValidationError as e:
-        first = e.errors()[0]
-        where = ".".join(to_camel(str(part)) for part in first["loc"])
-        raise ConfigError(f"setting {where}: {first['msg']}, got {first['input']!r}") from e
-
-
-def _from_file(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as e:
-        raise ConfigError(f"settings file {path}: cannot be read: {e}") from e
-    if content is None:
-        return {}
-    return _snake(ExtenderSettings, content, where=f"settings file {path}", prefix="")
-
-
-def _snake(group: type, content: Any, *, where: str, prefix: str) -> dict[str, Any]:
-    """The same tree with our field names; every key must be known."""
-    if not isinstance(content, dict):
-        raise ConfigError(f"{where}: {prefix.rstrip('.') or 'the file'}: expected keys and values, got {content!r}")
-    fields = {to_camel(name): (name, kind) for name, kind in _fields(group)}
-    tree: dict[str, Any] = {}
-    for key, value in content.items():
-        if key not in fields:
-            raise ConfigError(f"{where}: unknown key {prefix}{key}{_nearest(str(key), fields, prefix=prefix)}")
-        name, kind = fields[key]
-        nested = dataclasses.is_dataclass(kind)
-        tree[name] = _snake(kind, value, where=where, prefix=f"{prefix}{key}.") if nested else value
-    return tree
-
-
-def _override(tree: dict[str, Any], variable: str, text: str) -> None:
-    known = dict(_variables(ExtenderSettings))
-    if variable not in known or SERVICE_URL.match(text):
-        if SERVICE_LINK.search(variable):
-            return
-        raise ConfigError(f"unknown variable {variable}{_nearest(variable, known, prefix='')}")
-    *groups, name = known[variable]
-    for group in groups:
-        tree = tree.setdefault(group, {})
-    # A list or mapping is written as YAML; everything else is left as text, so that "off" is not False.
-    try:
-        tree[name] = yaml.safe_load(text) if text.lstrip().startswith(("[", "{")) else text
-    except yaml.YAMLError as e:
-        raise ConfigError(f"variable {variable}: not readable as YAML: {text!r}") from e
-
-
-def _variables(group: type, path: tuple[str, ...] = ()) -> Iterator[tuple[str, tuple[str, ...]]]:
-    for name, kind in _fields(group):
-        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            yield from _variables(kind, (*path, name))
-        else:
-            yield PREFIX + "__".join((*path, name)).upper(), (*path, name)
-
-
-def _fields(group: type) -> list[tuple[str, Any]]:
-    hints = get_type_hints(group)
-    return [(f.name, hints[f.name]) for f in dataclasses.fields(group)]
-
-
-def _nearest(key: str, known: Mapping[str, Any], *, prefix: str) -> str:
-    near = difflib.get_close_matches(key, known, n=3, cutoff=0.5) or sorted(known)[:3]
-    return f" (nearest known: {', '.join(prefix + name for name in near)})"
+    """Read the settings. Raises: ConfigError that names what is wrong. Reads a file: not for the event loop."""
+    return load(ExtenderSettings, path, environ)
