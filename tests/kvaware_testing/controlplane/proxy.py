@@ -38,6 +38,8 @@ class Call:
     """Monotonic."""
     answered_after_s: float
     """Until the upstream had answered, what the proxy waited not counted."""
+    watch: bool = False
+    """It is answered piece by piece for as long as both sides like."""
 
 
 @dataclass(slots=True)
@@ -49,6 +51,7 @@ class Hold:
     _loop: asyncio.AbstractEventLoop
     _arrived: threading.Event = field(default_factory=threading.Event)
     _released: asyncio.Event = field(default_factory=asyncio.Event)
+    _lost: bool = False
 
     def wait_arrived(self, timeout_s: float) -> None:
         """Wait until a request is held.
@@ -62,10 +65,19 @@ class Hold:
         """Let everything go, from now on."""
         self._loop.call_soon_threadsafe(self._released.set)
 
-    async def stop_here(self) -> None:
-        """Wait until released; called by the proxy."""
+    def lose(self) -> None:
+        """Let go without passing on what is held: it was lost on its way, and the upstream never hears of it."""
+        self._lost = True
+        self.release()
+
+    async def stop_here(self) -> bool:
+        """Wait until released; called by the proxy.
+
+        Returns: Whether to pass it on.
+        """
         self._arrived.set()
         await self._released.wait()
+        return not self._lost
 
 
 class Proxy:
@@ -112,6 +124,10 @@ class Proxy:
     def calls(self, ending: str, *, method: str = "POST") -> list[Call]:
         """Return the calls so far whose path ends so, oldest answer first."""
         return [call for call in list(self._calls) if call.method == method and call.path.endswith(ending)]
+
+    def calls_since(self, began_at_s: float) -> list[Call]:
+        """Return every call that began at or after a time, watches and failures included, oldest answer first."""
+        return [call for call in list(self._calls) if call.began_at_s >= began_at_s]
 
     @contextmanager
     def held(self, ending: str, *, method: str = "POST") -> Iterator[Hold]:
@@ -166,8 +182,9 @@ class Proxy:
     async def _forward(self, request: web.Request, session: aiohttp.ClientSession) -> web.StreamResponse:
         body = await request.read()
         for hold in list(self._holds):
-            if request.method == hold.method and request.path.endswith(hold.ending):
-                await hold.stop_here()
+            concerned = request.method == hold.method and request.path.endswith(hold.ending)
+            if concerned and not await hold.stop_here():
+                return web.Response(status=502, text="lost on its way")
         began_at_s = time.monotonic()
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
         url = f"{self._upstream}{request.raw_path}"
@@ -179,6 +196,7 @@ class Proxy:
                     return await _stream(request, answer, passed)
                 reply = await answer.read()
         except aiohttp.ClientError as error:
+            self._record(request, body, b"", 502, began_at_s)
             return web.Response(status=502, text=str(error))
         self._record(request, body, reply, answer.status, began_at_s)
         for method, ending, delay_s in list(self._delays):
@@ -196,6 +214,7 @@ class Proxy:
                 status=status,
                 began_at_s=began_at_s,
                 answered_after_s=time.monotonic() - began_at_s,
+                watch="watch=" in request.query_string,
             )
         )
 

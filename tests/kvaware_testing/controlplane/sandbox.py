@@ -88,11 +88,14 @@ class Sandbox:
         annotations: Mapping[str, str] | None = None,
         claim: str | None = None,
         node_name: str | None = None,
+        host_network: bool = False,
+        service_account: str | None = None,
     ) -> dict[str, Any]:
         """Return a pod template that runs on the sandbox's nodes only.
 
         ``hbm`` is the annotation ``kvaware.io/hbm-per-gpu``, ``claim`` a PersistentVolumeClaim to mount, ``node_name``
-        a node to put it on without any scheduler, as another scheduler's binding would.
+        a node to put it on without any scheduler, as another scheduler's binding would. With ``host_network`` its
+        address is the node's, which kwok makes 127.0.0.1: a server of the test's own answers there.
         """
         limits = {"cpu": "1", "memory": "1Gi", **({GPU: str(gpus)} if gpus else {})}
         container: dict[str, Any] = {
@@ -113,6 +116,10 @@ class Sandbox:
             container["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
         if node_name is not None:
             spec["nodeName"] = node_name
+        if host_network:
+            spec["hostNetwork"] = True
+        if service_account is not None:
+            spec["serviceAccountName"] = service_account
         named = {"kvaware.io/model": model, "kvaware.io/role": role}
         pod_labels = {key: value for key, value in named.items() if value is not None}
         hbm_annotation = {} if hbm is None else {"kvaware.io/hbm-per-gpu": hbm}

@@ -1,0 +1,85 @@
+"""Everything that scales a model, running: our extender, kube-scheduler with it, our operator; on a control plane.
+
+The operator reaches the API server through a proxy, so that a test sees, holds and loses its calls.
+"""
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+from kvaware_testing.controlplane.extender import ExtenderProcess
+from kvaware_testing.controlplane.operator_process import OperatorProcess
+from kvaware_testing.controlplane.plane import ControlPlane
+from kvaware_testing.controlplane.proxy import Proxy
+from kvaware_testing.controlplane.versions import REPOSITORY
+
+__all__ = ["EXTENDER_CONFIG", "OPERATOR_CONFIG", "OperatorWorld"]
+
+_MANIFESTS: Final = REPOSITORY / "tests" / "e2e" / "manifests"
+EXTENDER_CONFIG: Final[Mapping[str, Any]] = {}
+"""Seconds where users have tens of them: a test waits for several rounds."""
+OPERATOR_CONFIG: Final[Mapping[str, Any]] = {}
+
+
+class OperatorWorld:
+    """Start it with ``with OperatorWorld(control_plane, folder) as world``; the operator itself by ``start``.
+
+    Args:
+        control_plane: With our CRDs.
+        folder: For configuration and logs.
+        extender_config: Over ``EXTENDER_CONFIG``.
+        operator_config: Over ``OPERATOR_CONFIG``.
+    """
+
+    def __init__(
+        self,
+        control_plane: ControlPlane,
+        folder: Path,
+        *,
+        extender_config: Mapping[str, Any] | None = None,
+        operator_config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.control_plane = control_plane
+        self._folder = folder
+        self._extender_config = {**EXTENDER_CONFIG, **(extender_config or {})}
+        self._operator_config = {**OPERATOR_CONFIG, **(operator_config or {})}
+        self._stack = contextlib.ExitStack()
+        self.proxy: Proxy
+        self.extender: ExtenderProcess
+        self.operator: OperatorProcess
+
+    def __enter__(self) -> Self:
+        with self._stack:  # closes what was started when a later part fails
+            self._start()
+            self._stack = self._stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _start(self) -> None:
+        plane, enter = self.control_plane, self._stack.enter_context
+        for name in ("scale-targets.yaml", "operator-rbac.yaml"):
+            plane.apply_file(_MANIFESTS / name)
+        self.extender = ExtenderProcess(
+            self._folder,
+            plane.service_account_kubeconfig("kvaware-system", "kvaware-extender"),
+            config=self._extender_config,
+        )
+        self._stack.callback(self.extender.stop)
+        self.extender.start()
+        self._stack.callback(plane.stop_scheduler)
+        plane.start_scheduler(self.extender.scheduler_url)
+        self.proxy = enter(Proxy(plane.api_url, upstream_ca=plane.ca_file, serving=plane.serving_certificate))
+        self.operator = OperatorProcess(
+            self._folder,
+            plane.service_account_kubeconfig("kvaware-system", "kvaware-operator", server=self.proxy.url),
+            self.extender.api_url,
+            config=self._operator_config,
+        )
+        self._stack.callback(self.operator.stop)
+        self.operator.start()
