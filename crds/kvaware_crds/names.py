@@ -59,10 +59,17 @@ class ConditionType(StrEnum):
     """The spec can be used as it is."""
     READY = "Ready"
     """The state that the spec asks for is reached."""
+    SCALABLE = "Scalable"
+    """InferenceModel: the workload of every role that names one can be read and, where scaling.mode is Auto, scaled.
+    False says which cannot and why: it does not exist, its kind is unknown, cluster-scoped or without scale
+    subresource, or the operator lacks the right."""
     NAME_CONFLICT = "NameConflict"
     """InferenceModel: an older one in the namespace already owns a served name."""
     NAMESPACE_CONFLICT = "NamespaceConflict"
     """TenantQuota: an older one already owns a namespace."""
+    LIMIT_EXCEEDED = "LimitExceeded"
+    """TenantQuota: more is in use than the limits allow, since they were lowered. Nothing is stopped, and nothing more
+    is admitted."""
     FOOTPRINT_MISMATCH = "FootprintMismatch"
     """InferenceModel: a pod asks for something other than its role's footprint, and counts by what it asks for."""
     NOT_ENFORCED = "NotEnforced"

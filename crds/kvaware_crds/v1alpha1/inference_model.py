@@ -364,16 +364,28 @@ class RoleStatus(StatusModel):
     """Replicas whose pods are all Ready."""
     desired_replicas: Count | None = None
     """Replicas that the load asks for; kvaware brings them about where scaling.mode is Auto."""
+    reason: Annotated[str, Field(max_length=64, pattern=r"^[A-Z][A-Za-z]*$")] | None = None
+    """Why the role gets the replicas that it gets, in one CamelCase word, such as QueueGrows, AtMaximum or
+    LoadUnknown."""
+    message: Annotated[str, Field(max_length=1024)] | None = None
+    """Why, in a sentence with the figures at the time when reason or desiredReplicas changed last."""
 
 
 class InferenceModelStatus(StatusModel):
     """What is."""
 
+    replicas: Count | None = None
+    """Replicas that exist, over all roles."""
+    ready_replicas: Count | None = None
+    """Replicas whose pods are all Ready, over all roles."""
+    desired_replicas: Count | None = None
+    """Replicas that the load asks for, over all roles; a role that is not scaled counts with those that exist. Unset:
+    no role is scaled, or the load is unknown."""
     roles: Annotated[tuple[RoleStatus, ...], Field(max_length=MAX_ROLES), UniqueItems(("name",))] = ()
     """Replicas per role."""
     conditions: Conditions = ()
-    """Accepted, Ready, NameConflict, FootprintMismatch, NotEnforced, HBMConstrained, ScalingConflict,
-    ScaleToZeroNotYet, HBMOverrun: each with its reason."""
+    """Accepted, Ready, Scalable, NameConflict, FootprintMismatch, NotEnforced, HBMConstrained, ScalingConflict,
+    ScaleToZeroNotYet, HBMOverrun, ForeignUseUnknown: each with its reason."""
 
 
 class InferenceModel(Resource):
@@ -385,8 +397,12 @@ class InferenceModel(Resource):
     short_names: ClassVar[tuple[str, ...]] = ("im",)
     columns: ClassVar[tuple[PrinterColumn, ...]] = (
         PrinterColumn("Model", "string", ".spec.modelId", "The model that the servers load."),
+        PrinterColumn("Desired", "integer", ".status.desiredReplicas", "Replicas that the load asks for."),
+        PrinterColumn("Replicas", "integer", ".status.replicas", "Replicas that exist."),
+        PrinterColumn("Ready", "integer", ".status.readyReplicas", "Replicas whose pods are all Ready."),
         PrinterColumn("Policy", "string", ".spec.policy.name", "How a worker is chosen.", wide_only=True),
         PrinterColumn("Scaling", "string", ".spec.scaling.mode", "How replicas follow the load.", wide_only=True),
+        PrinterColumn("Why", "string", ".status.roles[0].reason", "Why the first role gets its replicas."),
         ACCEPTED_COLUMN,
         AGE_COLUMN,
     )

@@ -147,7 +147,7 @@ class KVCacheBlockGroupStatus(StatusModel):
     """Copies by worker and tier, the 64 largest where there are more. How often they are hit is shown by
     /v1/block-groups."""
     conditions: Conditions = ()
-    """Accepted, Ready, NotEnforced: each with its reason."""
+    """Accepted, NotEnforced: each with its reason."""
 
 
 class KVCacheBlockGroup(Resource):

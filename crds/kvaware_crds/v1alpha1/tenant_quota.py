@@ -134,7 +134,7 @@ class TenantQuotaStatus(StatusModel):
     used: QuotaUse | None = None
     """What the tenant uses, counted as limits are: pods that are bound, terminating or about to be bound."""
     conditions: Conditions = ()
-    """Accepted, NamespaceConflict, NotEnforced: each with its reason."""
+    """Accepted, NamespaceConflict, LimitExceeded, NotEnforced: each with its reason."""
 
 
 class TenantQuota(Resource):
@@ -148,6 +148,13 @@ class TenantQuota(Resource):
         PrinterColumn("GPU limit", "integer", ".spec.limits.gpus", "GPUs at most; empty is not limited."),
         PrinterColumn("HBM", "string", ".status.used.hbm", "HBM in use."),
         PrinterColumn("HBM limit", "string", ".spec.limits.hbm", "HBM at most; empty is not limited."),
+        PrinterColumn(
+            "Exceeded",
+            "string",
+            '.status.conditions[?(@.type=="LimitExceeded")].status',
+            "Whether more is in use than the limits allow.",
+            wide_only=True,
+        ),
         PrinterColumn("Weight", "integer", ".spec.weight", "Share of what nobody is guaranteed.", wide_only=True),
         ACCEPTED_COLUMN,
         AGE_COLUMN,
