@@ -36,6 +36,7 @@ check: $(VENV)/.installed ## Format, lint, types, import layers, generated files
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m kvaware_crds.generate --check crds
+	$(BIN)/python -m kvaware_crds.generate --check helm/kvaware/crds
 	$(BIN)/python -m kvaware_cli.docs --check docs
 	$(BIN)/pytest -q tests/unit
 
@@ -43,8 +44,9 @@ fix: $(VENV)/.installed ## Repair what can be repaired by itself
 	$(BIN)/ruff check --fix $(SOURCES) tests
 	$(BIN)/ruff format $(SOURCES) tests
 
-generate: $(VENV)/.installed ## Rewrite the CRDs and the reference pages
+generate: $(VENV)/.installed ## Rewrite the CRDs, the chart's copy of them and the reference pages
 	$(BIN)/python -m kvaware_crds.generate crds
+	$(BIN)/python -m kvaware_crds.generate helm/kvaware/crds
 	$(BIN)/python -m kvaware_cli.docs docs
 
 unit: $(VENV)/.installed ## Unit tests only

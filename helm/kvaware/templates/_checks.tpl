@@ -1,0 +1,21 @@
+{{- /* What the schema cannot say well. */ -}}
+{{- define "kvaware.checks" -}}
+{{- if gt (int .Values.scheduler.replicas) 1 -}}
+  {{- fail (printf "scheduler.replicas is %d, and 1 is the most: the extender keeps reservations and quotas in its memory, so two of them would give the same HBM away twice" (int .Values.scheduler.replicas)) -}}
+{{- end -}}
+{{- $instead := dict "apiHost" "extender.apiHost" "apiPort" "extender.apiPort" "schedulerPort" "extender.schedulerPort" -}}
+{{- range $key, $value := $instead -}}
+  {{- if hasKey $.Values.extender.config $key -}}
+    {{- fail (printf "extender.config.%s: set %s, which Services, probes and kube-scheduler's configuration follow too" $key $value) -}}
+  {{- end -}}
+{{- end -}}
+{{- if hasKey .Values.extender.config "schedulerHost" -}}
+  {{- fail "extender.config.schedulerHost: the scheduler's verbs stay on the pod's loopback, since whoever reaches bind can place pods" -}}
+{{- end -}}
+{{- if hasKey (.Values.extender.config.engine | default dict) "schedulerName" -}}
+  {{- fail "extender.config.engine.schedulerName: set schedulerName, which kube-scheduler's profile and the admission policy follow too" -}}
+{{- end -}}
+{{- if eq (int .Values.extender.apiPort) (int .Values.extender.schedulerPort) -}}
+  {{- fail (printf "extender.apiPort and extender.schedulerPort are both %d; they are two listeners" (int .Values.extender.apiPort)) -}}
+{{- end -}}
+{{- end }}
