@@ -19,7 +19,16 @@ from kvaware_cluster.parse.pods import parse_pod
 from kvaware_cluster.parse.quotas import parse_quota
 from kvaware_cluster.parse.reservations import parse_reservation, render_reservation
 from kvaware_cluster.settings import DcgmSettings, KubernetesSettings, StoreSettings
-from kvaware_cluster.source import EventType, ExporterTarget, Kind, ListPage, Source, WatchEvent
+from kvaware_cluster.source import (
+    CUSTOM_KINDS,
+    OBSERVED_KINDS,
+    EventType,
+    ExporterTarget,
+    Kind,
+    ListPage,
+    Source,
+    WatchEvent,
+)
 from kvaware_cluster.store import Listener, Store
 from kvaware_cluster.table import Change
 from kvaware_cluster.yaml_files import objects_in, objects_of, yaml_files
@@ -27,9 +36,11 @@ from kvaware_crds.quantity import parse_quantity
 
 __all__ = [
     "AMD_GPU",
+    "CUSTOM_KINDS",
     "NVIDIA_GPU",
     "NVIDIA_GPU_SHARED",
     "NVIDIA_MIG_PREFIX",
+    "OBSERVED_KINDS",
     "Change",
     "ClusterApiError",
     "ConflictError",

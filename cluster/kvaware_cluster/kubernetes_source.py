@@ -29,6 +29,7 @@ PATHS: Final[Mapping[Kind, str]] = {
     Kind.INFERENCE_MODEL: f"/apis/{GROUP}/{VERSION}/inferencemodels",
     Kind.KV_CACHE_BLOCK_GROUP: f"/apis/{GROUP}/{VERSION}/kvcacheblockgroups",
     Kind.TENANT_QUOTA: f"/apis/{GROUP}/{VERSION}/tenantquotas",
+    Kind.AUTOSCALER: "/apis/autoscaling/v2/horizontalpodautoscalers",
 }
 
 

@@ -14,7 +14,7 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from typing import Any, Never
+from typing import Any, Generic, Never, TypeVar
 
 import structlog
 
@@ -23,7 +23,7 @@ from kvaware_cluster.errors import ClusterApiError, GoneError, ThrottledError
 from kvaware_cluster.parse.wire import object_key
 from kvaware_cluster.removals import RemovalHold
 from kvaware_cluster.settings import StoreSettings
-from kvaware_cluster.source import EventType, Kind, RawObject, Source
+from kvaware_cluster.source import EventType, RawObject, Watchable
 from kvaware_cluster.table import Table
 from kvaware_crds.errors import UpstreamError, WireError
 from kvaware_engine.observations import ObjectKey
@@ -35,14 +35,16 @@ YIELD_EVERY = 100
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
+K = TypeVar("K", bound=str)
 
-class Reflector:
+
+class Reflector(Generic[K]):
     """One kind's list and watch. It has one owner, which awaits ``run``."""
 
     def __init__(
         self,
-        kind: Kind,
-        source: Source,
+        kind: K,
+        source: Watchable[K],
         tables: Sequence[Table[Any]],
         *,
         settings: StoreSettings,

@@ -3,22 +3,41 @@
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
-__all__ = ["EventType", "ExporterTarget", "Kind", "ListPage", "RawObject", "Source", "WatchEvent"]
+__all__ = [
+    "CUSTOM_KINDS",
+    "OBSERVED_KINDS",
+    "EventType",
+    "ExporterTarget",
+    "Kind",
+    "ListPage",
+    "RawObject",
+    "Source",
+    "WatchEvent",
+    "Watchable",
+]
 
 RawObject = dict[str, Any]
 """One Kubernetes object as JSON gave it."""
 
 
 class Kind(StrEnum):
-    """What the store watches."""
+    """What a store can watch."""
 
     NODE = "node"
     POD = "pod"
     INFERENCE_MODEL = "inferencemodel"
     KV_CACHE_BLOCK_GROUP = "kvcacheblockgroup"
     TENANT_QUOTA = "tenantquota"
+    AUTOSCALER = "horizontalpodautoscaler"
+    """``autoscaling/v2``, read only to see who else scales."""
+
+
+CUSTOM_KINDS: Final = frozenset({Kind.INFERENCE_MODEL, Kind.KV_CACHE_BLOCK_GROUP, Kind.TENANT_QUOTA})
+"""Those of ``kvaware.io``."""
+OBSERVED_KINDS: Final = CUSTOM_KINDS | {Kind.NODE, Kind.POD}
+"""Those that the engine is told of; what a store watches unless told otherwise."""
 
 
 class EventType(StrEnum):
@@ -58,23 +77,30 @@ class ExporterTarget:
     """The pod's creationTimestamp, RFC 3339 in UTC: sorts as text, and nobody but the API server sets it."""
 
 
-class Source(Protocol):
-    """What a store reads from and what writes go to.
+K_contra = TypeVar("K_contra", contravariant=True)
 
-    Errors: those of ``kvaware_cluster.errors``. Every call is bounded in time by the source itself.
+
+class Watchable(Protocol[K_contra]):
+    """What can be listed and watched, by kind.
+
+    Errors: those of ``kvaware_cluster.errors``. Every call is bounded in time by the other side itself.
     """
 
-    def list_pages(self, kind: Kind) -> AsyncGenerator[ListPage, None]:
+    def list_pages(self, kind: K_contra) -> AsyncGenerator[ListPage, None]:
         """All objects of a kind, page by page. GoneError when the list took too long to page through."""
         ...
 
-    def watch(self, kind: Kind, resource_version: str) -> AsyncGenerator[WatchEvent, None]:
+    def watch(self, kind: K_contra, resource_version: str) -> AsyncGenerator[WatchEvent, None]:
         """Changes after ``resource_version``, until the server closes the stream, which it does after a while.
 
         The first event is a bookmark of ``resource_version`` itself: the stream is open. GoneError when the version is
         too old; NotFoundError when the kind is not served (any more).
         """
         ...
+
+
+class Source(Watchable[Kind], Protocol):
+    """What a store reads from and what writes go to; errors and times as for ``Watchable``."""
 
     async def get_pod(self, namespace: str, name: str) -> RawObject | None:
         """The pod as the API server has it now; None when there is none."""

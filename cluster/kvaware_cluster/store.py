@@ -6,7 +6,7 @@ One list and watch per kind; only observations are kept. Nothing else in kvaware
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,7 +14,9 @@ import structlog
 from cachetools import LRUCache
 
 from kvaware_cluster.dcgm_scraper import DcgmScraper
+from kvaware_cluster.parse.autoscalers import parse_autoscaler
 from kvaware_cluster.parse.block_groups import parse_block_group
+from kvaware_cluster.parse.custom_resources import parse_custom_resource
 from kvaware_cluster.parse.exporters import exporter_of
 from kvaware_cluster.parse.models import parse_model
 from kvaware_cluster.parse.nodes import parse_node
@@ -22,8 +24,9 @@ from kvaware_cluster.parse.pods import parse_pod
 from kvaware_cluster.parse.quotas import parse_quota
 from kvaware_cluster.reflector import Reflector
 from kvaware_cluster.settings import StoreSettings
-from kvaware_cluster.source import ExporterTarget, Kind, RawObject, Source
+from kvaware_cluster.source import CUSTOM_KINDS, OBSERVED_KINDS, ExporterTarget, Kind, RawObject, Source
 from kvaware_cluster.table import Change, Table
+from kvaware_cluster.workloads import Autoscaler, CustomResource
 from kvaware_crds.errors import WireError
 from kvaware_engine.observations import (
     BlockGroupObservation,
@@ -72,6 +75,8 @@ class Store:
         settings: StoreSettings | None = None,
         clock: Callable[[], float],
         rng: random.Random | None = None,
+        kinds: Collection[Kind] = OBSERVED_KINDS,
+        details: bool = False,
     ) -> None:
         """Connect nothing yet.
 
@@ -80,9 +85,13 @@ class Store:
             settings: See there.
             clock: Monotonic seconds, the same as the engine's ``now_s``.
             rng: For jitter.
+            kinds: What is watched. Exporters are looked for where nodes and pods are.
+            details: Whether the objects of our kinds are also kept whole, for ``resources``.
         """
         settings = settings or StoreSettings()
         self._listeners: list[Listener] = []
+        self._on_resource: list[Callable[[Change[CustomResource]], None]] = []
+        self._on_autoscaler: list[Callable[[Change[Autoscaler]], None]] = []
         self._unreadable: Counter[Kind] = Counter()
         # one line per object and fault, not one per event; bounded, so a fault may be told again after 4,096 others
         self._told: LRUCache[tuple[Kind, ObjectKey, str], bool] = LRUCache(4096)
@@ -90,10 +99,26 @@ class Store:
         self._scraper = DcgmScraper(
             source.read_exporter, settings=settings.dcgm, clock=clock, rng=rng, used=self._tell_use
         )
-        self._dcgm_enabled = settings.dcgm.enabled
+        self._dcgm_enabled = settings.dcgm.enabled and {Kind.NODE, Kind.POD}.issubset(kinds)
         self._tables: dict[Kind, Table[Any]] = {
-            kind: Table(kind, parse, notify=self._tell, unreadable=partial(self._tell_unreadable, kind))
+            kind: Table(
+                kind,
+                parse,
+                notify=self._tell_autoscaler if kind is Kind.AUTOSCALER else self._tell,
+                unreadable=partial(self._tell_unreadable, kind),
+            )
             for kind, parse in self._parsers(settings).items()
+            if kind in kinds
+        }
+        self._resources: dict[Kind, Table[CustomResource]] = {
+            kind: Table(
+                kind,
+                partial(parse_custom_resource, kind=kind),
+                notify=self._tell_resource,
+                unreadable=partial(self._tell_unreadable, kind),
+            )
+            for kind in CUSTOM_KINDS.intersection(kinds)
+            if details
         }
         exporters: Table[ExporterTarget] = Table(
             "exporter",
@@ -101,11 +126,14 @@ class Store:
             notify=self._scraper.changed,
             unreadable=lambda _key, _error: None,  # the table of pods has told it
         )
+        beside: dict[Kind, list[Table[Any]]] = {kind: [table] for kind, table in self._resources.items()}
+        if self._dcgm_enabled:
+            beside.setdefault(Kind.POD, []).append(exporters)
         self._reflectors = {
             kind: Reflector(
                 kind,
                 source,
-                (table, exporters) if kind is Kind.POD and settings.dcgm.enabled else (table,),
+                (table, *beside.get(kind, ())),
                 settings=settings,
                 clock=clock,
                 rng=rng,
@@ -140,6 +168,14 @@ class Store:
         """Tell a listener of every change from now on; subscribe before ``run`` to hear of everything."""
         self._listeners.append(listener)
 
+    def on_resource(self, callback: Callable[[Change[CustomResource]], None]) -> None:
+        """Tell of every change of a whole object of ours, as a ``Listener`` is told; needs ``details``."""
+        self._on_resource.append(callback)
+
+    def on_autoscaler(self, callback: Callable[[Change[Autoscaler]], None]) -> None:
+        """Tell of every change of a HorizontalPodAutoscaler, as a ``Listener`` is told."""
+        self._on_autoscaler.append(callback)
+
     def synced(self) -> bool:
         """Whether every kind was listed, and every exporter tried, at least once.
 
@@ -160,8 +196,20 @@ class Store:
         return self._reflectors[kind].resource_version
 
     def objects(self, kind: Kind) -> Mapping[ObjectKey, Any]:
-        """A read-only live view of a kind's observations; namespace "" for nodes and quotas."""
+        """A read-only live view of a kind's observations; namespace "" for nodes and quotas.
+
+        Raises: KeyError for a kind that is not watched, in the two methods below too: not watched is not empty.
+        """
         return self._tables[kind].objects
+
+    def resources(self, kind: Kind) -> Mapping[ObjectKey, CustomResource]:
+        """The whole objects of one of our kinds; a read-only live view."""
+        return self._resources[kind].objects
+
+    @property
+    def autoscalers(self) -> Mapping[ObjectKey, Autoscaler]:
+        """Every HorizontalPodAutoscaler; a read-only live view."""
+        return self._tables[Kind.AUTOSCALER].objects
 
     def pod(self, namespace: str, name: str) -> PodObservation | None:
         """The pod as last seen, if it is one that asks for GPUs or names a model."""
@@ -172,7 +220,7 @@ class Store:
         """How many times an object could not be read, or only in part, since the start."""
         return self._unreadable
 
-    def _parsers(self, settings: StoreSettings) -> dict[Kind, Callable[[RawObject], Observation | None]]:
+    def _parsers(self, settings: StoreSettings) -> dict[Kind, Callable[[RawObject], Any]]:
         def reporting(
             kind: Kind, parse: Callable[..., Observation | None]
         ) -> Callable[[RawObject], Observation | None]:
@@ -184,11 +232,20 @@ class Store:
             Kind.INFERENCE_MODEL: reporting(Kind.INFERENCE_MODEL, parse_model),
             Kind.KV_CACHE_BLOCK_GROUP: reporting(Kind.KV_CACHE_BLOCK_GROUP, parse_block_group),
             Kind.TENANT_QUOTA: reporting(Kind.TENANT_QUOTA, parse_quota),
+            Kind.AUTOSCALER: parse_autoscaler,
         }
 
     def _tell(self, change: Change[Any]) -> None:
         for listener in self._listeners:
             listener.changed(change)
+
+    def _tell_resource(self, change: Change[CustomResource]) -> None:
+        for callback in self._on_resource:
+            callback(change)
+
+    def _tell_autoscaler(self, change: Change[Autoscaler]) -> None:
+        for callback in self._on_autoscaler:
+            callback(change)
 
     def _tell_listed(self, kind: Kind, began_at_s: float) -> None:
         for listener in self._listeners:

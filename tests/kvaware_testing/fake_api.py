@@ -28,6 +28,7 @@ PATHS = {
     "inferencemodel": "/apis/kvaware.io/v1alpha1/inferencemodels",
     "kvcacheblockgroup": "/apis/kvaware.io/v1alpha1/kvcacheblockgroups",
     "tenantquota": "/apis/kvaware.io/v1alpha1/tenantquotas",
+    "horizontalpodautoscaler": "/apis/autoscaling/v2/horizontalpodautoscalers",
 }
 
 

@@ -53,6 +53,7 @@ async def test_every_kind_has_its_path(api, source):
         "/apis/kvaware.io/v1alpha1/inferencemodels",
         "/apis/kvaware.io/v1alpha1/kvcacheblockgroups",
         "/apis/kvaware.io/v1alpha1/tenantquotas",
+        "/apis/autoscaling/v2/horizontalpodautoscalers",
     }
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvaware_cluster import Kind, Store, StoreSettings, WatchEvent
+from kvaware_cluster import OBSERVED_KINDS, Kind, Store, StoreSettings, WatchEvent
 from kvaware_engine.observations import ObjectKey
 from kvaware_testing.fake_api import Failure, raw_model, raw_node, raw_pod, raw_quota
 from kvaware_testing.store_harness import QUICK, eventually, running
@@ -35,7 +35,7 @@ async def test_a_store_holds_what_the_cluster_holds(api, source, make_store, rec
         assert pod is not None
         assert pod.name == "p3"
         assert store.pod("ml", "web") is None
-        assert {kind for kind, _ in recorder.lists} == set(Kind)
+        assert {kind for kind, _ in recorder.lists} == set(OBSERVED_KINDS)
         assert store.resource_version(Kind.POD) is not None
 
 
@@ -130,7 +130,7 @@ async def test_age_grows_while_the_server_is_away_and_ends_when_it_is_back(api, 
     store = make_store(source)
     async with running(store):
         await recorder.until(store.synced)
-        await eventually(lambda: all(api.watching(kind) == 1 for kind in Kind))
+        await eventually(lambda: all(api.watching(kind) == 1 for kind in OBSERVED_KINDS))
         await eventually(lambda: set(store.ages().values()) == {0.0})
         await api.stop()
         clock.now_s += 60
@@ -146,7 +146,7 @@ async def test_the_age_of_a_list_is_that_of_its_beginning(api, source, make_stor
     store = make_store(source)
     began_at_s = clock.now_s
     async with running(store):
-        await eventually(lambda: len(api.requests) == len(Kind))
+        await eventually(lambda: len(api.requests) == len(OBSERVED_KINDS))
         clock.now_s += 30
         api.read_gate.set()
         await recorder.until(store.synced)
@@ -375,7 +375,7 @@ async def test_watches_that_end_at_once_do_not_spin(api, source, make_store, rec
         await eventually(lambda: api.count("pod", watch=True) >= began + 5)
         # five more, so four whole waits between them, each at least half of the back-off
         assert asyncio.get_running_loop().time() - began_s >= 4 * 0.025
-    assert sum(each.get("trouble") == "watch ended at once" for each in logs) == len(Kind)  # the change, once
+    assert sum(each.get("trouble") == "watch ended at once" for each in logs) == len(OBSERVED_KINDS)  # the change, once
 
 
 async def test_a_clean_end_of_a_watch_proves_freshness_and_the_next_follows_at_once(
