@@ -339,6 +339,10 @@ class Fleet:
             CLASS_CODES[pool.gpu_class],
         )
 
+    def offered(self) -> list[str]:
+        """The GPU resources that some node has."""
+        return [resource for resource, lane in self.lanes.items() if (lane.gpu_class != NO_CODE).any()]
+
     def spare(self) -> tuple[IntArray, IntArray]:
         """Free GPUs and free HBM bytes per row, all resources together, 0 where no new pod can go.
 

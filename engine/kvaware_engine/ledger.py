@@ -103,6 +103,10 @@ class Ledger:
         self._book(node, demand.uid, bookings)
         return bookings[0].devices if bookings else ()
 
+    def take_back(self, uid: str, node: str) -> None:
+        """Undo ``assume``."""
+        self._unbook(node, uid)
+
     def reserved(self, uid: str, node: str, reservation: Reservation, *, now_s: float) -> None:
         """Keep the reservation of what ``assume`` booked."""
         self._own.setdefault(uid, {})[node] = _Own(reservation, now_s, settled=False)

@@ -85,6 +85,8 @@ class Places:
         self._held_by: dict[ObjectKey, set[ObjectKey]] = defaultdict(set)
         """Pod to the block groups that name it as a worker."""
         self._hidden: list[tuple[ObjectKey, str]] = []
+        self._imagined: list[tuple[ObjectKey, str]] = []
+        self._kept: dict[ObjectKey | None, PlaceColumns] = {}
         # Columns, each valid for one layout of the fleet's rows.
         self._layout = (-1, -1)
         self._cache: dict[ObjectKey | None, PlaceColumns] = {}
@@ -186,6 +188,26 @@ class Places:
         if self._hidden:
             self._hidden.clear()
             self._forget_disks()
+
+    def imagine(self, model_key: ObjectKey, nodes: Iterable[str]) -> None:
+        """Count more pods of a model, one on each of these nodes, until ``forget_imagined``."""
+        self._fit_layout()
+        model = self._models.get(model_key)
+        sharing = self._sharing[weights_id(model.model_id, model.revision)] if model is not None else {model_key}
+        # Put aside, not dropped: what was computed for filter holds again in a moment.
+        self._kept = {key: self._cache.pop(key) for key in sharing if key in self._cache}
+        self._imagined = [(model_key, node) for node in nodes]
+        for key, node in self._imagined:
+            self._count(key, node, 1)
+
+    def forget_imagined(self) -> None:
+        """Undo ``imagine``."""
+        for key, node in self._imagined:
+            self._count(key, node, -1)
+            self._cache.pop(key, None)
+        self._imagined = []
+        self._cache.update(self._kept)
+        self._kept = {}
 
     def node_lists(self, node: str, weights: Iterable[str], *, before: Iterable[str]) -> None:
         """The annotation ``kvaware.io/weights`` of a node changed."""
