@@ -4,7 +4,7 @@ Production feeds it from the cluster with the loop's clock, the simulator from m
 method is synchronous: in one loop that is what makes check-and-take atomic.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -24,6 +24,7 @@ from kvaware_engine.decisions import (
 )
 from kvaware_engine.demands import demand_of, is_ours
 from kvaware_engine.explain import Judged, explain_pod, node_view, reason_of_choice, view_candidate
+from kvaware_engine.findings import Findings, PodFindings
 from kvaware_engine.fleet import Fleet, NodeRow
 from kvaware_engine.headroom import MOST_REPLICAS, Placed, Steps, headroom_steps, no_headroom, usual_resource
 from kvaware_engine.ledger import Ledger, node_held
@@ -66,6 +67,7 @@ class Engine:
         self._models: dict[ObjectKey, ModelObservation] = {}
         self._pods: dict[str, PodObservation] = {}
         self._ledger = Ledger(self._fleet, self._tenants, intent_ttl_s=self._settings.intent_ttl_s)
+        self._findings = Findings(self._settings.findings)
         self._use_steps: dict[str, int] = {}
         """Node to the whole minutes of age that its exporter figures were last priced at."""
         self._changes = 0
@@ -94,6 +96,7 @@ class Engine:
         self._changes += 1
         if node is None:
             row.use = None
+            self._findings.scraped(name, None, now_s=self._now_s)
             self._use_steps.pop(name, None)
             self._places.node_gone(name)  # another machine of that name has nothing on its disk
             self._ledger.flush()
@@ -108,6 +111,7 @@ class Engine:
             return  # of two sources the later observation holds, whichever arrives last
         row.use = use
         self._age_use(row, force=True)
+        self._findings.scraped(node, row.use, now_s=self._now_s)
         if use is None:
             self._ledger.flush()
             self._fleet.drop_if_empty(row)
@@ -125,6 +129,7 @@ class Engine:
         else:
             self._pods[uid] = pod
         self._ledger.observe(before, pod, uid)
+        self._findings.pod(uid, before, pod, now_s=now_s)
         held_on, holds_on = node_held(before), node_held(pod)
         if before is not None and held_on is not None:
             self._places.pod_gone(before, held_on, now_s=now_s)
@@ -173,6 +178,7 @@ class Engine:
                 self._age_use(row, force=False)
         if self._places.expire(now_s):
             self._changes += 1
+        self._findings.tick(now_s)
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
@@ -374,6 +380,13 @@ class Engine:
         self._ledger.flush()
         return self._tenants.views()
 
+    def findings(self) -> Mapping[str, PodFindings]:
+        """Pod UID to what scrapes say about it, of the pods of which something else is said than at the last call.
+
+        It is no decision's input, so the version does not know of it.
+        """
+        return self._findings.take()
+
     # -- reservations ------------------------------------------------------------------------------------------------
 
     def reserve(self, demand: PodDemand, node: str, *, now_s: float, decision_id: str = "") -> Reservation | Refusal:
@@ -453,6 +466,7 @@ class Engine:
             age_s = max(0.0, self._now_s - row.use.observed_at_s)
             if age_s > self._settings.use_max_age_s:
                 row.use = None
+                self._findings.scraped(row.name, None, now_s=self._now_s)
                 force = True
         step = int(max(0.0, self._now_s - row.use.observed_at_s) // 60) if row.use is not None else -1
         if not force and self._use_steps.get(row.name) == step:

@@ -4,7 +4,15 @@ from dataclasses import dataclass, field, fields
 from math import isfinite
 from typing import Any
 
-__all__ = ["EngineSettings", "HbmSettings", "LinkSettings", "PodCostSettings"]
+__all__ = [
+    "EngineSettings",
+    "FindingSettings",
+    "HbmSettings",
+    "LinkSettings",
+    "PodCostSettings",
+    "ScalingSettings",
+    "WorkerSettings",
+]
 
 
 def _check(settings: Any) -> None:
@@ -43,6 +51,22 @@ class HbmSettings:
     whole_gpu_free_ratio: float = 0.90
     """A pod that wants whole GPUs is given one when at least this share of it is free, 0..1: contexts and monitoring
     agents hold some hundred MiB on every GPU."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingSettings:
+    """When pods are said to use more HBM than they reserved, or to run where nobody shows what others use."""
+
+    overrun_tolerance_bytes: int = 512 * 2**20
+    """A pod may use this much above its reservation: CUDA context and communication buffers of a process, which model
+    servers leave out of the share that they are told to use."""
+    hold_scrapes: int = 3
+    """So many scrapes in a row must agree before an overrun begins or ends: 45 s at the usual interval."""
+    hold_s: float = 60.0
+    """A node's exporter must be missing, or be back, for so long before its pods are told."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -105,6 +129,12 @@ class EngineSettings:
     """Pods with this ``schedulerName`` that ask for a GPU are ours."""
     intent_ttl_s: float = 10.0
     """How long the guess that a pod goes to its first choice is kept without a bind."""
+    nomination_ttl_s: float = 60.0
+    """How long a nominated node's room is kept for a preemptor once nobody leaves there any more: kube-scheduler tries
+    again within 10 s, and an exporter's figures may count a pod that has just gone for a scrape or two."""
+    group_hold_ttl_s: float = 660.0
+    """How long the room of a group's pod is kept after another pod of the group was bound: kube-scheduler may wait 600
+    s for a pod's volumes before it binds it."""
     weights_ttl_s: float = 3600.0
     """How long a node is believed to still have the weights of a model after its last pod left."""
     use_max_age_s: float = 300.0
@@ -112,6 +142,7 @@ class EngineSettings:
     no_exporter_confidence_ratio: float = 0.7
     """How far the state of a node without an exporter is believed, 0..1."""
     hbm: HbmSettings = field(default_factory=HbmSettings)
+    findings: FindingSettings = field(default_factory=FindingSettings)
     links: LinkSettings = field(default_factory=LinkSettings)
     pod_costs: PodCostSettings = field(default_factory=PodCostSettings)
 
@@ -119,3 +150,105 @@ class EngineSettings:
         if not self.scheduler_name:
             raise ValueError("scheduler_name: expected a name, got an empty string")
         _check(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerSettings:
+    """How far workers' reports are believed, and over which time their rates are taken."""
+
+    report_interval_s: float = 10.0
+    """Time between two reports of a worker. Younger reports are believed fully."""
+    report_timeout_intervals: float = 4.0
+    """A worker whose last report is older than so many intervals does not count as reporting. At least 1: with a
+    time-out below one interval, healthy workers would drop out between two reports (llm-d/llm-d-router#2408)."""
+    rate_window_s: float = 60.0
+    """Rates, hit ratios and latency percentiles are taken over this time."""
+    absence_kept_s: float = 60.0
+    """A worker that leaves the API server's view and comes back as the same incarnation within this time is
+    what it was."""
+    unknown_reuse_ratio: float = 0.3
+    """Chance that a cached token is asked for again, 0..1, where no hit ratio is told. The conversation trace that
+    Mooncake published reuses some 40 % of its blocks; less is believed of unknown traffic."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+        if self.report_interval_s <= 0 or self.rate_window_s <= 0:
+            raise ValueError(
+                "report_interval_s, rate_window_s: expected numbers above 0, got "
+                f"{self.report_interval_s}, {self.rate_window_s}"
+            )
+        if self.report_timeout_intervals < 1:
+            raise ValueError(f"report_timeout_intervals: expected 1 or more, got {self.report_timeout_intervals}")
+
+    @property
+    def report_timeout_s(self) -> float:
+        """Age beyond which a report does not count."""
+        return self.report_interval_s * self.report_timeout_intervals
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingSettings:
+    """How the number of replicas is computed from the load. Windows, steps and objectives are each model's own."""
+
+    utilization_max_ratio: float = 0.8
+    """Share of a replica's time that may be taken by work, 0..1; with a TTFT objective the share is lower where
+    waiting would miss it."""
+    utilization_min_ratio: float = 0.2
+    """The share that is used where the objective cannot be met at any, 0..1: one prompt alone takes longer. More
+    replicas would not help."""
+    batch_max: float = 256
+    """Most requests decoded together by one replica; vLLM's own default limit."""
+    prompt_tokens_unknown: float = 1024
+    """Prompt length where rates do not tell it."""
+    least_reporting_ratio: float = 0.5
+    """The load is unknown when fewer of the workers report, 0..1."""
+    queue_wait_s: float = 5.0
+    """A queue that takes longer than this is too long where there is no TTFT objective."""
+    queue_wait_objective_ratio: float = 0.5
+    """Share of the TTFT objective that may be spent in the queue, 0..1."""
+    queue_drain_s: float = 60.0
+    """What waits should be gone in this time, beside the traffic that comes."""
+    queue_per_replica: float = 8.0
+    """Waiting requests for which one replica is added where nothing tells how fast they are served."""
+    kv_usage_max_ratio: float = 0.85
+    """Share of the KV pools that may be in use, 0..1; above it servers begin to preempt."""
+    preemptions_per_s: float = 0.1
+    """Preemptions per second and replica that count as pressure."""
+    busy_running: float = 4.0
+    """Running requests per replica from which a missed objective is blamed on load. With fewer, a replica does
+    little else, and more of them would not make it faster."""
+    objective_step_ratio: float = 0.5
+    """Most that a missed objective adds at once, as a share of the replicas, 0..1."""
+    comfort_ratio: float = 0.7
+    """Latencies at or below this share of their objectives, and an empty queue, prove that the replicas suffice,
+    whatever the hardware profile says, 0..1."""
+    learn_after_s: float = 90.0
+    """What is seen so long without a break corrects the profile: longer than the window of the rates, so that they
+    show the load that is there now."""
+    regret_s: float = 1800.0
+    """A scale-down that has to be taken back within this time, at no more load, was wrong and is remembered."""
+    down_margin_ratio: float = 0.15
+    """Share of capacity that must be left over after a scale-down, 0..1. Loads that move less than this around an edge
+    do not change the number of replicas."""
+    down_step_interval_s: float = 60.0
+    """Time between two steps down: the rates' window, so that each step is seen before the next."""
+    start_grace_s: float = 600.0
+    """Replicas added last hold back further ones until they are Ready, at most this long. Loading 140 GB of weights at
+    4 GB/s takes 35 s, pulling a first image and compiling minutes."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+        for name in ("utilization_max_ratio", "utilization_min_ratio", "kv_usage_max_ratio", "queue_drain_s"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name}: expected a number above 0, got {getattr(self, name)}")
+        if self.utilization_min_ratio > self.utilization_max_ratio:
+            raise ValueError(
+                f"utilization_min_ratio: expected at most {self.utilization_max_ratio}, got {self.utilization_min_ratio}"
+            )
+        if self.batch_max < 1 or self.prompt_tokens_unknown < 1 or self.queue_per_replica <= 0:
+            raise ValueError(
+                "batch_max, prompt_tokens_unknown, queue_per_replica: expected 1, 1 and above 0, got "
+                f"{self.batch_max}, {self.prompt_tokens_unknown}, {self.queue_per_replica}"
+            )
+        if self.down_margin_ratio >= 1:
+            raise ValueError(f"down_margin_ratio: expected a number below 1, got {self.down_margin_ratio}")
