@@ -8,16 +8,21 @@
     │   ├── ConflictError    409, or 422 about the UID: read again (bound, another UID, being deleted)
     │   ├── GoneError        410: the version is too old, list again
     │   └── ThrottledError   429, or 503 with Retry-After: .retry_after_s
+    ├── LeaseLostError       another one may lead now: end at once
     └── WorkerError          a scrape or event stream broke
+    ConfigError              a setting or spec cannot be used
+    └── ScaleTargetError     a scaleTargetRef names a kind that is unknown, cluster-scoped, or has no scale
 """
 
-from kvaware_crds.errors import UpstreamError
+from kvaware_crds.errors import ConfigError, UpstreamError
 
 __all__ = [
     "ClusterApiError",
     "ConflictError",
     "GoneError",
+    "LeaseLostError",
     "NotFoundError",
+    "ScaleTargetError",
     "ThrottledError",
     "WorkerError",
 ]
@@ -51,6 +56,14 @@ class ThrottledError(ClusterApiError):
     def __init__(self, message: str, *, status: int, reason: str, retry_after_s: float) -> None:
         super().__init__(message, status=status, reason=reason)
         self.retry_after_s = retry_after_s
+
+
+class LeaseLostError(UpstreamError):
+    """The lease was taken by another, or could not be renewed in time; who led has been stopped."""
+
+
+class ScaleTargetError(ConfigError):
+    """A workload of this kind cannot be scaled. It may be later, when the kind is installed or changed."""
 
 
 class WorkerError(UpstreamError):

@@ -16,6 +16,7 @@ import orjson
 
 from kvaware_cluster.api_errors import error_from_answer
 from kvaware_cluster.credentials import load_configuration
+from kvaware_cluster.errors import NotFoundError
 from kvaware_cluster.settings import KubernetesSettings
 from kvaware_cluster.source import RawObject
 from kvaware_crds.errors import ConfigError, UpstreamError
@@ -143,7 +144,12 @@ class KubernetesHttp:
 
 
 def object_path(resources: str, namespace: str, name: str) -> str:
-    """Path of one object; ``resources`` is ``/<group and version>/<plural>``, no namespace: cluster-scoped."""
+    """Path of one object; ``resources`` is ``/<group and version>/<plural>``, no namespace: cluster-scoped.
+
+    Raises: NotFoundError for what cannot be a name and would lead to another path: names come out of specs and requests.
+    """
+    if name in {"", ".", ".."} or namespace in {".", ".."}:
+        raise NotFoundError(f"expected the name of an object, got {namespace}/{name}", status=404, reason="NotFound")
     prefix, plural = resources.rsplit("/", 1)
     within = f"namespaces/{quote(namespace, safe='')}/" if namespace else ""
     return f"{prefix}/{within}{plural}/{quote(name, safe='')}"

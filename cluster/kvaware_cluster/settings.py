@@ -8,7 +8,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-__all__ = ["DcgmSettings", "KubernetesSettings", "StoreSettings"]
+__all__ = [
+    "DcgmSettings",
+    "KubernetesSettings",
+    "StoreSettings",
+    "WorkerScrapeSettings",
+]
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Ratio = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
@@ -82,6 +87,28 @@ class DcgmSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkerScrapeSettings:
+    """How the model servers' ``/metrics`` are scraped."""
+
+    enabled: bool = True
+    """False: nobody is scraped, and of the workers is known what their heartbeats tell."""
+    interval_s: Seconds = 5.0
+    """Per pod. One scrape costs 0.4 ms of CPU here; rates and percentiles need several in their window."""
+    interval_jitter_ratio: Ratio = 0.2
+    """Share of the interval by which each scrape is moved, so that pods spread out."""
+    timeout_s: Seconds = 3.0
+    """One scrape, to the end of its body. A vLLM under load answers within some 0.1 s."""
+    body_bytes: Annotated[int, Field(ge=1024, le=2**30)] = 4 * 2**20
+    """A longer answer is an error. vLLM 0.32 writes 58 kB for each data-parallel rank."""
+    concurrency: Annotated[int, Field(ge=1, le=1024)] = 64
+    """Scrapes at a time. A dead server takes one place for the time-out."""
+    missed_limit: Annotated[int, Field(ge=1, le=1000)] = 3
+    """After so many failed scrapes in a row a server counts as dead and is asked seldom."""
+    slow_after_misses_interval_s: Seconds = 30.0
+    """Between two scrapes of a dead server, so that dead ones do not starve the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSettings:
     """How the store keeps its view."""
 
@@ -102,3 +129,53 @@ class StoreSettings:
     zone_label: LabelKey = "topology.kubernetes.io/zone"
     """The label that Kubernetes and the cloud providers set."""
     dcgm: DcgmSettings = DcgmSettings()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DiscoverySettings:
+    """How long it is believed what kinds the API server serves."""
+
+    ttl_s: Seconds = 300.0
+    """A kind that can be scaled. One that disappears is noticed at once: its objects are answered 404."""
+    absent_ttl_s: Seconds = 10.0
+    """A kind that is not there, or cannot be scaled: when its CRD arrives, it can be within this time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadWatchSettings:
+    """How the kinds that scaleTargetRefs name are watched."""
+
+    backoff_first_s: Seconds = 1.0
+    """Wait after the first failure; doubles with each further one."""
+    backoff_max_s: Seconds = 60.0
+    """Longest wait: a kind that cannot be watched (missing, or no right to it) is tried this seldom."""
+    retry_after_max_s: Seconds = 60.0
+    """Longest Retry-After that is followed."""
+    watch_min_s: Seconds = 1.0
+    """A watch that ends sooner without having brought anything counts as a failure, else it would spin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtenderClientSettings:
+    """How the extender's ``/v1`` is asked."""
+
+    timeout_s: Seconds = 5.0
+    """One question with its answer. A load takes the extender well under a millisecond, a headroom some 10 ms."""
+    connect_timeout_s: Seconds = 2.0
+    """Opening a connection, a part of ``timeout_s``."""
+    connections: Annotated[int, Field(ge=1, le=1000)] = 8
+    """Open at a time, and kept: 100 questions in 10 s need one."""
+    body_bytes: Annotated[int, Field(ge=1024, le=2**30)] = 16 * 2**20
+    """A longer answer is an error. 10,000 workers are some 8 MB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaseTiming:
+    """When a lease is renewed, and given up; the figures are those of Kubernetes' own components."""
+
+    duration_s: Annotated[float, Field(ge=1, le=3600, allow_inf_nan=False)] = 15.0
+    """Another may take the lease when it was not renewed for this long. Written into the Lease in whole seconds."""
+    renew_deadline_s: Seconds = 10.0
+    """Who leads and could not renew for this long stops; the rest of ``duration_s`` is for stopping."""
+    retry_s: Seconds = 2.0
+    """Between two tries to take or to renew it; up to a fifth longer, so that candidates spread."""

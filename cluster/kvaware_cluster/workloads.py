@@ -8,7 +8,17 @@ from kvaware_cluster.source import Kind
 from kvaware_crds import InferenceModel, KVCacheBlockGroup, TenantQuota
 from kvaware_engine.observations import ObjectKey
 
-__all__ = ["Autoscaler", "ClusterApi", "CustomResource", "Owner", "Scale", "ScaleTarget", "TokenIdentity", "WorkerPod"]
+__all__ = [
+    "Autoscaler",
+    "ClusterApi",
+    "CustomResource",
+    "Owner",
+    "Scale",
+    "ScaleTarget",
+    "TokenIdentity",
+    "WorkerPod",
+    "WorkloadKind",
+]
 
 
 class Owner(NamedTuple):
@@ -20,6 +30,13 @@ class Owner(NamedTuple):
     uid: str
 
 
+class WorkloadKind(NamedTuple):
+    """A kind of workloads, as ``scaleTargetRef`` names it."""
+
+    api_version: str
+    kind: str
+
+
 class ScaleTarget(NamedTuple):
     """A workload that can be scaled, as ``scaleTargetRef`` names it."""
 
@@ -27,6 +44,11 @@ class ScaleTarget(NamedTuple):
     kind: str
     namespace: str
     name: str
+
+    @property
+    def workload_kind(self) -> WorkloadKind:
+        """Its kind."""
+        return WorkloadKind(self.api_version, self.kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +118,7 @@ class CustomResource:
     """creationTimestamp, RFC 3339 in UTC: sorts as text."""
     terminating: bool
     resource: InferenceModel | KVCacheBlockGroup | TenantQuota | None
-    """None: its spec cannot be used; ``problem`` says why."""
+    """Without its status. None: its spec cannot be used; ``problem`` says why."""
     problem: str | None
     """Names the field, what was expected and what came."""
     status: Mapping[str, Any]
@@ -128,10 +150,24 @@ class ClusterApi(Protocol):
         """Set ``spec.replicas`` if the object is still as ``seen``. ConflictError: it is not, or another UID."""
         ...
 
-    async def write_status(self, kind: Kind, key: ObjectKey, *, uid: str, status: Mapping[str, Any]) -> dict[str, Any]:
+    async def write_status(
+        self,
+        kind: Kind,
+        key: ObjectKey,
+        *,
+        uid: str,
+        status: Mapping[str, Any],
+        seen: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
         """Replace the status with a merge patch that also removes what is not in ``status``.
 
-        Returns: the status as the API server stored it: an older CRD drops fields. ConflictError: another UID.
+        Args:
+            kind: One of ours.
+            key: Of the object.
+            uid: ConflictError when the object has another one.
+            status: All of it; None counts as left out.
+            seen: As last seen; what it lacks and the API server holds is removed by a second patch.
+        Returns: the status as the API server stored it: an older CRD drops fields.
         """
         ...
 

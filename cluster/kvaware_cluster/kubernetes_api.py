@@ -1,0 +1,142 @@
+"""What the operator asks and writes at the API server, beside watching."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+from kvaware_cluster.discovery import Discovery
+from kvaware_cluster.errors import NotFoundError
+from kvaware_cluster.kubernetes_http import KubernetesHttp, object_of, object_path, pod_path
+from kvaware_cluster.kubernetes_source import PATHS
+from kvaware_cluster.merge_patch import leftovers, merge_patch, without_nulls
+from kvaware_cluster.settings import DiscoverySettings
+from kvaware_cluster.source import Kind, RawObject
+from kvaware_cluster.workloads import Scale, ScaleTarget
+from kvaware_crds.errors import UpstreamError
+from kvaware_crds.names import ANNOTATION_DELETION_COST, FIELD_MANAGER_OPERATOR
+from kvaware_engine.observations import ObjectKey
+
+__all__ = ["KubernetesApi"]
+
+MANAGED = urlencode({"fieldManager": FIELD_MANAGER_OPERATOR})
+MERGE_PATCH = "application/merge-patch+json"
+
+
+class KubernetesApi:
+    """A ``ClusterApi``. Shares connections and credentials with whoever owns ``http``, and the loop."""
+
+    def __init__(
+        self,
+        http: KubernetesHttp,
+        *,
+        clock: Callable[[], float],
+        discovery: Discovery | None = None,
+        settings: DiscoverySettings | None = None,
+    ) -> None:
+        """Connect nothing yet.
+
+        Args:
+            http: Closed by its own owner.
+            clock: Monotonic seconds.
+            discovery: To share it with the watches; its own otherwise, with these settings.
+            settings: See there.
+        """
+        self._http = http
+        self.discovery = discovery or Discovery(http, settings=settings, clock=clock)
+
+    async def read_scale(self, target: ScaleTarget) -> Scale:
+        """See ``ClusterApi``. One read, and one of the kind's discovery where that is too old."""
+        what = f"scale of {_named(target)}"
+        path = await self._scale_path(target)
+        try:
+            raw = await self._http.read(path, what=what)
+        except NotFoundError:
+            await self.discovery.scalable(target.workload_kind, doubted=True)  # perhaps the whole kind is gone
+            raise
+        return _scale(raw, what=what)
+
+    async def write_scale(self, target: ScaleTarget, *, replicas: int, seen: Scale) -> Scale:
+        """See ``ClusterApi``. The resource version of what was seen is the precondition, its UID another one."""
+        what = f"scaling of {_named(target)} to {replicas}"
+        body = {
+            "apiVersion": "autoscaling/v1",
+            "kind": "Scale",
+            "metadata": {
+                "name": target.name,
+                "namespace": target.namespace,
+                "uid": seen.uid,
+                "resourceVersion": seen.resource_version,
+            },
+            "spec": {"replicas": replicas},
+        }
+        path = await self._scale_path(target)
+        answer = await self._http.write("PUT", f"{path}?{MANAGED}", body, what=what)
+        return _scale(object_of(answer, what=what), what=what)
+
+    async def write_status(
+        self,
+        kind: Kind,
+        key: ObjectKey,
+        *,
+        uid: str,
+        status: Mapping[str, Any],
+        seen: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """See ``ClusterApi``. One write, or two where ``seen`` is old."""
+        wanted = without_nulls(status)
+        stored = await self._patch_status(kind, key, uid=uid, patch=merge_patch(without_nulls(seen or {}), wanted))
+        left = leftovers(stored, wanted)
+        return await self._patch_status(kind, key, uid=uid, patch=left) if left else stored
+
+    async def write_deletion_cost(self, pod: ObjectKey, *, uid: str, cost: int | None) -> None:
+        """See ``ClusterApi``."""
+        what = f"deletion cost of pod {pod.namespace}/{pod.name}"
+        annotations = {ANNOTATION_DELETION_COST: None if cost is None else str(cost)}
+        await self._http.write(
+            "PATCH",
+            f"{pod_path(pod.namespace, pod.name)}?{MANAGED}",
+            {"metadata": {"uid": uid, "annotations": annotations}},
+            content_type=MERGE_PATCH,
+            what=what,
+        )
+
+    async def _scale_path(self, target: ScaleTarget) -> str:
+        served = await self.discovery.scalable(target.workload_kind)
+        return f"{object_path(served.path, target.namespace, target.name)}/scale"
+
+    async def _patch_status(self, kind: Kind, key: ObjectKey, *, uid: str, patch: RawObject) -> RawObject:
+        what = f"status of {kind} {'/'.join(part for part in key if part)}"
+        answer = await self._http.write(
+            "PATCH",
+            f"{object_path(PATHS[kind], key.namespace, key.name)}/status?{MANAGED}",
+            {"metadata": {"uid": uid}, "status": patch},
+            content_type=MERGE_PATCH,
+            what=what,
+        )
+        raw = object_of(answer, what=what)
+        metadata, status = raw.get("metadata"), raw.get("status", {})
+        if type(metadata) is not dict or type(status) is not dict:
+            raise UpstreamError(f"{what}: expected the object with its status")
+        return status
+
+
+def _named(target: ScaleTarget) -> str:
+    return f"{target.kind} {target.namespace}/{target.name}"
+
+
+def _scale(raw: RawObject, *, what: str) -> Scale:
+    """A Scale as it was answered. Absent numbers are 0: the API server leaves zeros out."""
+    metadata, spec, status = raw.get("metadata"), raw.get("spec") or {}, raw.get("status") or {}
+    if type(metadata) is not dict or type(spec) is not dict or type(status) is not dict:
+        raise UpstreamError(f"{what}: expected a Scale with metadata, spec and status")
+    replicas, current = spec.get("replicas", 0), status.get("replicas", 0)
+    uid, version, selector = metadata.get("uid"), metadata.get("resourceVersion"), status.get("selector", "")
+    if type(replicas) is not int or type(current) is not int or type(uid) is not str or type(version) is not str:
+        raise UpstreamError(f"{what}: expected a Scale with uid, resourceVersion and whole replicas")
+    return Scale(
+        uid=uid,
+        replicas=replicas,
+        current_replicas=current,
+        selector=selector if type(selector) is str else "",
+        resource_version=version,
+    )
