@@ -1,14 +1,14 @@
 """Scrapes the DCGM exporter of each node, at its own pace, and tells what is in use there."""
 
-import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Never
 
 import structlog
 
 from kvaware_cluster.parse.dcgm import parse_dcgm
+from kvaware_cluster.scrape_loop import ScrapeLoop
 from kvaware_cluster.settings import DcgmSettings
 from kvaware_cluster.source import ExporterTarget
 from kvaware_cluster.table import Change
@@ -37,11 +37,8 @@ class _Node:
     """A node with at least one exporter pod."""
 
     exporters: dict[ObjectKey, _Exporter] = field(default_factory=dict)
-    timer: asyncio.TimerHandle | None = None
     dead: bool = False
     """Whether none of its exporters answers."""
-    tried: bool = False
-    """Whether it was scraped once, well or not."""
     known: bool = False
     """Whether the last thing told about it was a use."""
 
@@ -51,7 +48,7 @@ class _Node:
 
 
 class DcgmScraper:
-    """One entry per node: waiting for its time, queued, or being scraped; never two of these.
+    """One scrape per node and turn.
 
     A node can have several exporter pods, during a roll-out or because somebody else's pod wears the label. The oldest
     one's word holds; only when it stops answering is the next oldest asked, and the older one now and then again.
@@ -70,10 +67,9 @@ class DcgmScraper:
         self._read = read
         self._settings = settings
         self._clock = clock
-        self._rng = rng
         self._used = used
         self._nodes: dict[str, _Node] = {}
-        self._due: asyncio.Queue[str] = asyncio.Queue()  # at most one entry per node
+        self._loop = ScrapeLoop("dcgm-scrape", self._turn, pace=settings, rng=rng)
         self._waited_since_s: float | None = None
         self._went_round = False
 
@@ -85,8 +81,7 @@ class DcgmScraper:
             node = self._nodes.get(change.new.node)
             if node is None:
                 node = self._nodes[change.new.node] = _Node()
-                # spread the first scrapes of a whole cluster over a fifth of the interval
-                self._schedule(change.new.node, node, self._settings.interval_s * 0.2 * self._rng.random())
+                self._loop.add(change.new.node)
             node.exporters[change.key] = _Exporter(change.new)
 
     def went_round(self) -> bool:
@@ -100,34 +95,17 @@ class DcgmScraper:
             if self._waited_since_s is None:
                 self._waited_since_s = now_s
             over = now_s - self._waited_since_s >= self._settings.first_round_limit_s
-            self._went_round = over or all(node.tried for node in self._nodes.values())
+            self._went_round = over or self._loop.all_tried()
         return self._went_round
 
-    async def run(self) -> None:
+    async def run(self) -> Never:
         """Scrape until cancelled."""
-        try:
-            async with asyncio.TaskGroup() as group:
-                for number in range(self._settings.concurrency):
-                    group.create_task(self._work(), name=f"dcgm-scrape-{number}")
-        finally:
-            for node in self._nodes.values():
-                if node.timer is not None:
-                    node.timer.cancel()
+        await self._loop.run()
 
-    async def _work(self) -> None:
-        while True:
-            name = await self._due.get()
-            node = self._nodes.get(name)
-            if node is None:
-                continue  # its exporter went while it was queued
-            node.timer = None
-            try:
-                await self._scrape(name, node)
-                node.tried = True
-            except Exception as error:  # a fault of ours or of a listener; this node's next turn comes
-                log.exception("scrape failed unforeseen", node=name, error=type(error).__name__)
-            if self._nodes.get(name) is node:
-                self._schedule(name, node, self._pause_s(node))
+    async def _turn(self, name: str) -> bool:
+        node = self._nodes[name]
+        await self._scrape(name, node)
+        return not node.dead
 
     async def _scrape(self, name: str, node: _Node) -> None:
         began_at_s = self._clock()
@@ -160,13 +138,6 @@ class DcgmScraper:
     def _is_dead(self, exporter: _Exporter) -> bool:
         return exporter.missed >= self._settings.missed_limit
 
-    def _pause_s(self, node: _Node) -> float:
-        interval_s = self._settings.slow_after_misses_interval_s if node.dead else self._settings.interval_s
-        return interval_s * (1 + self._settings.interval_jitter_ratio * (2 * self._rng.random() - 1))
-
-    def _schedule(self, name: str, node: _Node, wait_s: float) -> None:
-        node.timer = asyncio.get_running_loop().call_later(wait_s, self._due.put_nowait, name)
-
     def _drop(self, key: ObjectKey, name: str) -> None:
         node = self._nodes.get(name)
         if node is None:
@@ -174,8 +145,7 @@ class DcgmScraper:
         node.exporters.pop(key, None)
         if not node.exporters:
             del self._nodes[name]
-            if node.timer is not None:
-                node.timer.cancel()
+            self._loop.drop(name)
             self._forget(name, node)
 
     def _forget(self, name: str, node: _Node) -> None:

@@ -5,7 +5,7 @@ It keeps versions, refuses what an API server refuses, and tells its watchers of
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -14,7 +14,8 @@ from typing import Any, Final, Self
 from kvaware_cluster.errors import ConflictError, GoneError, NotFoundError, WorkerError
 from kvaware_cluster.manifests import CREATED_AT, Folder, complete, load_folder
 from kvaware_cluster.source import EventType, ExporterTarget, Kind, ListPage, RawObject, WatchEvent
-from kvaware_crds.errors import WireError
+from kvaware_cluster.workloads import TokenIdentity
+from kvaware_crds.errors import ConfigError, WireError
 from kvaware_engine.observations import ObjectKey
 
 __all__ = ["DirectorySource"]
@@ -126,6 +127,14 @@ class DirectorySource:
             raise WorkerError(
                 f"exporter of node {target.node}: expected dcgm/{target.node}.txt, there is none"
             ) from error
+
+    async def read_metrics(self, address: str, *, what: str, timeout_s: float, body_bytes: int) -> str:  # noqa: ARG002  # as in Source
+        """See ``Source``: the pods of a folder do not run, and their addresses may be somebody else's."""
+        raise WorkerError(f"{what}: a pod in a folder runs no server")
+
+    async def review_token(self, token: str, *, audiences: Sequence[str]) -> TokenIdentity | None:  # noqa: ARG002  # as in Source
+        """See ``Source``: nobody here knows tokens."""
+        raise ConfigError("no TokenReview without a cluster: expected workers to authenticate by a token file")
 
     async def close(self) -> None:
         """See ``Source``. There is nothing to let go."""

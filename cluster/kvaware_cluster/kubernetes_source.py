@@ -3,19 +3,19 @@
 A V1Pod costs 0.4 ms and 42 KB, so 40,000 pods would be 16 s and 1.6 GB.
 """
 
-import asyncio
 import random
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Self
 
-import aiohttp
-
 from kvaware_cluster.credentials import load_configuration
-from kvaware_cluster.errors import NotFoundError, WorkerError
-from kvaware_cluster.kubernetes_http import KubernetesHttp, pod_path, read_up_to
+from kvaware_cluster.errors import NotFoundError
+from kvaware_cluster.kubernetes_http import KubernetesHttp, pod_path
 from kvaware_cluster.list_watch import list_pages, watch
+from kvaware_cluster.metrics_reader import MetricsReader
 from kvaware_cluster.settings import KubernetesSettings
 from kvaware_cluster.source import ExporterTarget, Kind, ListPage, RawObject, WatchEvent
+from kvaware_cluster.token_review import review_token
+from kvaware_cluster.workloads import TokenIdentity
 from kvaware_crds.names import GROUP, VERSION
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ class KubernetesSource:
     ) -> None:
         self.http = KubernetesHttp(configuration, settings=settings)
         """Its connections, for what else this process asks the API server; closed with the source."""
+        self._metrics = MetricsReader()
         self._settings = self.http.settings
         self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
 
@@ -107,24 +108,23 @@ class KubernetesSource:
         )
 
     async def read_exporter(self, target: ExporterTarget) -> str:
-        """See ``Source``. Plain HTTP without our credentials: the exporter is somebody else's program."""
-        limit = self._settings.exporter_body_bytes
-        try:
-            async with (
-                asyncio.timeout(self._settings.exporter_timeout_s),
-                aiohttp.ClientSession(trust_env=False) as session,
-                session.get(f"http://{target.address}/metrics", allow_redirects=False) as response,
-            ):
-                body = await read_up_to(response.content, limit + 1)
-                if response.status != 200 or len(body) > limit:
-                    raise WorkerError(
-                        f"exporter of node {target.node}: expected 200 and at most {limit} bytes, "
-                        f"got {response.status} and {len(body)} bytes"
-                    )
-                return body.decode(errors="replace")
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise WorkerError(f"exporter of node {target.node}: no answer: {type(error).__name__}") from error
+        """See ``Source``."""
+        return await self.read_metrics(
+            target.address,
+            what=f"exporter of node {target.node}",
+            timeout_s=self._settings.exporter_timeout_s,
+            body_bytes=self._settings.exporter_body_bytes,
+        )
+
+    async def read_metrics(self, address: str, *, what: str, timeout_s: float, body_bytes: int) -> str:
+        """See ``Source``. Plain HTTP without our credentials: it is somebody else's program."""
+        return await self._metrics.read(address, what=what, timeout_s=timeout_s, body_bytes=body_bytes)
+
+    async def review_token(self, token: str, *, audiences: Sequence[str]) -> TokenIdentity | None:
+        """See ``Source``."""
+        return await review_token(self.http, token, audiences=audiences)
 
     async def close(self) -> None:
         """See ``Source``."""
+        await self._metrics.close()
         await self.http.close()

@@ -1,9 +1,12 @@
 """The seam where bytes come in and writes go out: Kubernetes, or a folder of YAML."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+if TYPE_CHECKING:  # its module needs Kind
+    from kvaware_cluster.workloads import TokenIdentity
 
 __all__ = [
     "CUSTOM_KINDS",
@@ -116,6 +119,17 @@ class Source(Watchable[Kind], Protocol):
 
     async def read_exporter(self, target: ExporterTarget) -> str:
         """The metrics text of one DCGM exporter. WorkerError when it cannot be had."""
+        ...
+
+    async def read_metrics(self, address: str, *, what: str, timeout_s: float, body_bytes: int) -> str:
+        """The text of ``http://<address>/metrics``, whole and in time; ``what`` names it in errors. WorkerError."""
+        ...
+
+    async def review_token(self, token: str, *, audiences: Sequence[str]) -> "TokenIdentity | None":
+        """Whose bearer token this is; None when it is nobody's, or not meant for one of the audiences.
+
+        ConfigError when there is nobody who could say.
+        """
         ...
 
     async def close(self) -> None:

@@ -22,11 +22,12 @@ from kvaware_cluster.parse.models import parse_model
 from kvaware_cluster.parse.nodes import parse_node
 from kvaware_cluster.parse.pods import parse_pod
 from kvaware_cluster.parse.quotas import parse_quota
+from kvaware_cluster.parse.worker_pods import parse_worker_pod
 from kvaware_cluster.reflector import Reflector
 from kvaware_cluster.settings import StoreSettings
 from kvaware_cluster.source import CUSTOM_KINDS, OBSERVED_KINDS, ExporterTarget, Kind, RawObject, Source
 from kvaware_cluster.table import Change, Table
-from kvaware_cluster.workloads import Autoscaler, CustomResource
+from kvaware_cluster.workloads import Autoscaler, CustomResource, WorkerPod
 from kvaware_crds.errors import WireError
 from kvaware_engine.observations import (
     BlockGroupObservation,
@@ -92,6 +93,7 @@ class Store:
         self._listeners: list[Listener] = []
         self._on_resource: list[Callable[[Change[CustomResource]], None]] = []
         self._on_autoscaler: list[Callable[[Change[Autoscaler]], None]] = []
+        self._on_worker_pod: list[Callable[[Change[WorkerPod]], None]] = []
         self._unreadable: Counter[Kind] = Counter()
         # one line per object and fault, not one per event; bounded, so a fault may be told again after 4,096 others
         self._told: LRUCache[tuple[Kind, ObjectKey, str], bool] = LRUCache(4096)
@@ -120,6 +122,9 @@ class Store:
             for kind in CUSTOM_KINDS.intersection(kinds)
             if details
         }
+        self._worker_pods: Table[WorkerPod] = Table(
+            "workerpod", parse_worker_pod, notify=self._tell_worker_pod, unreadable=self._tell_worker_pod_unreadable
+        )
         exporters: Table[ExporterTarget] = Table(
             "exporter",
             lambda raw: exporter_of(raw, settings.dcgm, report=partial(self._tell_exporter_elsewhere, raw)),
@@ -127,8 +132,7 @@ class Store:
             unreadable=lambda _key, _error: None,  # the table of pods has told it
         )
         beside: dict[Kind, list[Table[Any]]] = {kind: [table] for kind, table in self._resources.items()}
-        if self._dcgm_enabled:
-            beside.setdefault(Kind.POD, []).append(exporters)
+        beside[Kind.POD] = [self._worker_pods, exporters] if self._dcgm_enabled else [self._worker_pods]
         self._reflectors = {
             kind: Reflector(
                 kind,
@@ -176,6 +180,10 @@ class Store:
         """Tell of every change of a HorizontalPodAutoscaler, as a ``Listener`` is told."""
         self._on_autoscaler.append(callback)
 
+    def on_worker_pod(self, callback: Callable[[Change[WorkerPod]], None]) -> None:
+        """Tell of every change of a pod that may run workers, as a ``Listener`` is told, and after it."""
+        self._on_worker_pod.append(callback)
+
     def synced(self) -> bool:
         """Whether every kind was listed, and every exporter tried, at least once.
 
@@ -210,6 +218,11 @@ class Store:
     def autoscalers(self) -> Mapping[ObjectKey, Autoscaler]:
         """Every HorizontalPodAutoscaler; a read-only live view."""
         return self._tables[Kind.AUTOSCALER].objects
+
+    @property
+    def worker_pods(self) -> Mapping[ObjectKey, WorkerPod]:
+        """Every pod that asks for GPUs or names a model; a read-only live view."""
+        return self._worker_pods.objects
 
     def pod(self, namespace: str, name: str) -> PodObservation | None:
         """The pod as last seen, if it is one that asks for GPUs or names a model."""
@@ -254,6 +267,15 @@ class Store:
     def _tell_use(self, node: str, use: NodeUse | None) -> None:
         for listener in self._listeners:
             listener.used(node, use)
+
+    def _tell_worker_pod(self, change: Change[WorkerPod]) -> None:
+        for callback in self._on_worker_pod:
+            callback(change)
+
+    def _tell_worker_pod_unreadable(self, key: ObjectKey, error: Exception) -> None:
+        """What the engine's observation could not be read from either has been told."""
+        if self._tables[Kind.POD].get(key) is not None:
+            self._tell_unreadable(Kind.POD, key, error)
 
     def _tell_in_part(self, kind: Kind, raw: RawObject, sentence: str) -> None:
         self._unreadable[kind] += 1

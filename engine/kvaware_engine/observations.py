@@ -20,6 +20,7 @@ __all__ = [
     "GpuPool",
     "GpuUse",
     "ModelObservation",
+    "ModelWorkers",
     "NodeObservation",
     "NodeSelector",
     "NodeUse",
@@ -172,6 +173,10 @@ class PodObservation:
     """INVALID_HBM_ANNOTATION or INVALID_GPU_REQUEST: why this pod's request cannot be used."""
     reservation: Reservation | None = None
     priority: int = 0
+    nominated_node: str | None = None
+    """``status.nominatedNodeName``: where kube-scheduler makes room for it by preemption."""
+    group: str | None = None
+    """``spec.schedulingGroup.podGroupName``: the pods of one group are placed all or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +191,18 @@ class RoleFootprint:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelWorkers:
+    """Which pods of its namespace run an InferenceModel's workers, and where these listen."""
+
+    selector: "NodeSelector | None" = None
+    """None: the pods whose label ``kvaware.io/model`` has the model's name."""
+    http_port: int = 8000
+    """Of the OpenAI-compatible API; 8000 is vLLM's own default."""
+    metrics_port: int = 8000
+    """Of ``/metrics``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelObservation:
     """One InferenceModel, as far as pods are concerned."""
 
@@ -197,6 +214,7 @@ class ModelObservation:
     weights_bytes: int | None = None
     """Bytes that a pod loads before it is ready; None: estimated from the footprint."""
     kv_bytes_per_token: int | None = None
+    workers: ModelWorkers = ModelWorkers()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,12 +6,13 @@ A quota that cannot be read must never read as "no limit": what cannot be read i
 from typing import Any
 
 from kvaware_cluster.parse.reports import Report, silent
+from kvaware_cluster.parse.selectors import selector_of
 from kvaware_cluster.parse.wire import mapping, metadata_of, string, uid_of
 from kvaware_crds.base import read
 from kvaware_crds.errors import WireError
 from kvaware_crds.meta import LabelSelector
 from kvaware_crds.v1alpha1.tenant_quota import QuotaAmounts, TenantQuota
-from kvaware_engine.observations import Amounts, NodeSelector, SelectorRequirement, TenantQuotaObservation
+from kvaware_engine.observations import Amounts, TenantQuotaObservation
 
 __all__ = ["parse_quota"]
 
@@ -41,22 +42,12 @@ def parse_quota(raw: dict[str, Any], *, report: Report = silent) -> TenantQuotaO
         namespaces=spec.namespaces,
         limits=_amounts(spec.limits),
         guaranteed=_amounts(spec.guaranteed),
-        reserved_pool=None if spec.reserved_pool is None else _selector(spec.reserved_pool),
+        reserved_pool=None if spec.reserved_pool is None else selector_of(spec.reserved_pool),
     )
 
 
 def _amounts(amounts: QuotaAmounts | None) -> Amounts:
     return Amounts() if amounts is None else Amounts(gpus=amounts.gpus, hbm_bytes=amounts.hbm)
-
-
-def _selector(selector: LabelSelector) -> NodeSelector:
-    return NodeSelector(
-        match_labels=tuple(sorted(selector.match_labels.items())),
-        match_expressions=tuple(
-            SelectorRequirement(key=each.key, operator=each.operator.value, values=each.values)
-            for each in selector.match_expressions
-        ),
-    )
 
 
 def _in_part(raw: dict[str, Any], *, name: str, uid: str, created_at: str) -> TenantQuotaObservation:
@@ -67,7 +58,7 @@ def _in_part(raw: dict[str, Any], *, name: str, uid: str, created_at: str) -> Te
     if named is None and not namespaces:
         raise WireError(f"tenantquota {name}: expected a tenant and its namespaces, got neither")
     try:
-        pool = None if spec.get("reservedPool") is None else _selector(read(LabelSelector, spec["reservedPool"]))
+        pool = None if spec.get("reservedPool") is None else selector_of(read(LabelSelector, spec["reservedPool"]))
     except WireError:
         pool = None
     return TenantQuotaObservation(

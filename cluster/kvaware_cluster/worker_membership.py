@@ -1,0 +1,322 @@
+"""Which pods run workers of which model, in which role, and where each is asked: kept in step with every change."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+import structlog
+from cachetools import LRUCache
+
+from kvaware_cluster.source import Kind
+from kvaware_cluster.table import Change
+from kvaware_cluster.workloads import WorkerPod
+from kvaware_crds.names import LABEL_MODEL, LABEL_ROLE
+from kvaware_engine.observations import ModelObservation, ModelWorkers, NodeUse, ObjectKey
+from kvaware_engine.reports import WorkerPlace
+from kvaware_engine.tenants import selects
+
+__all__ = ["MAX_RANK", "MAX_RANKS", "ScrapeTarget", "WorkerMembership", "split_worker"]
+
+LABEL_GROUP_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"
+"""Of a LeaderWorkerSet's pod in its group: the leader, which serves, is 0."""
+MAX_RANK: Final = 4095
+MAX_RANKS: Final = 64
+"""Data-parallel ranks of one pod: whoever may beat for a pod cannot fill the memory with ranks."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScrapeTarget:
+    """A worker pod whose ``/metrics`` can be asked."""
+
+    pod: ObjectKey
+    model: ObjectKey
+    incarnation: str
+    """Of its workers."""
+    address: str
+    """``ip:port`` of its ``/metrics``, IPv6 in brackets."""
+
+
+class _Part(NamedTuple):
+    """What a pod with certain labels is."""
+
+    model: ObjectKey
+    role: str
+
+
+@dataclass(slots=True)
+class _Alike:
+    """The pods of one namespace with the same labels: they are of the same model and role, or of none."""
+
+    labels: Mapping[str, str]
+    pods: dict[ObjectKey, WorkerPod] = field(default_factory=dict)
+    part: _Part | None = None
+
+
+@dataclass(slots=True)
+class _Worker:
+    """A pod that runs workers."""
+
+    pod: WorkerPod
+    part: _Part
+    incarnation: str
+    """Pod UID and start of its youngest container."""
+    ports: ModelWorkers
+    places: dict[int, WorkerPlace] = field(default_factory=dict)
+    """By data-parallel rank."""
+    target: ScrapeTarget | None = None
+    scraped_ranks: frozenset[int] = frozenset()
+    heard_ranks: frozenset[int] = frozenset()
+
+    def ranks(self) -> frozenset[int]:
+        """Those that somebody told of; before that, one."""
+        return self.scraped_ranks | self.heard_ranks or frozenset({0})
+
+
+class WorkerMembership:
+    """Workers as the API server shows them. One owner; every method is synchronous.
+
+    A model without a selector has the pods that its label is on; one with a selector has those that it selects, among
+    the pods that ask for GPUs or carry the label. A pod that several models claim is of the one that its label names,
+    else of the first by name. Of a replica of several pods only a LeaderWorkerSet's leader is a worker; other pods are
+    told apart by a selector. A worker is expected once its pod is bound, and until it is finished or gone.
+
+    It is a ``Listener`` of a store (for models), and ``pod_changed`` takes the changes of worker pods.
+    """
+
+    def __init__(self, *, placed: Callable[[str, WorkerPlace | None], None]) -> None:
+        """Know nothing yet.
+
+        Args:
+            placed: Told of each worker that is expected, changed, or (None) gone.
+        """
+        self._placed = placed
+        self._target_changed: Callable[[ObjectKey, ScrapeTarget | None], None] = lambda _pod, _target: None
+        self._models: dict[ObjectKey, ModelObservation] = {}
+        self._selecting: dict[str, dict[ObjectKey, ModelObservation]] = {}
+        """Models with a selector, by namespace."""
+        self._namespaces: dict[str, dict[int, _Alike]] = {}
+        """By namespace, and by identity of the labels, which pods share in memory."""
+        self._labelled: dict[ObjectKey, dict[int, _Alike]] = {}
+        """By the model that the label names."""
+        self._workers: dict[ObjectKey, _Worker] = {}
+        self._told: LRUCache[tuple[ObjectKey, str], bool] = LRUCache(1024)
+
+    def on_target(self, changed: Callable[[ObjectKey, ScrapeTarget | None], None]) -> None:
+        """Tell of each pod that can be scraped, at another address or in another incarnation, or (None) no more."""
+        self._target_changed = changed
+        for pod, worker in self._workers.items():
+            if worker.target is not None:
+                changed(pod, worker.target)
+
+    # -- what the API server shows -----------------------------------------------------------------------------------
+
+    def changed(self, change: Change[Any]) -> None:
+        """See ``Listener``: models are taken, the rest is none of our business."""
+        if change.kind == Kind.INFERENCE_MODEL:
+            self.model_changed(change)
+
+    def listed(self, kind: Kind, *, began_at_s: float) -> None:
+        """See ``Listener``: every change was told one by one."""
+
+    def used(self, node: str, use: NodeUse | None) -> None:
+        """See ``Listener``: not asked."""
+
+    def pod_changed(self, change: Change[WorkerPod]) -> None:
+        """A worker pod came, changed, or went."""
+        old, new = change.old, change.new
+        if old is not None and (new is None or new.labels is not old.labels):
+            self._leave(old)
+        if new is None:
+            self._remove(change.key)
+        else:
+            self._settle(new, self._join(new))
+
+    def model_changed(self, change: Change[ModelObservation]) -> None:
+        """An InferenceModel came, changed, or went."""
+        key, old, new = change.key, change.old, change.new
+        namespace = key.namespace
+        selecting = self._selecting.setdefault(namespace, {})
+        selecting.pop(key, None)
+        if new is None:
+            self._models.pop(key, None)
+        else:
+            self._models[key] = new
+            if new.workers.selector is not None:
+                selecting[key] = new
+        selects_pods = any(model is not None and model.workers.selector is not None for model in (old, new))
+        touched = self._namespaces.get(namespace, {}) if selects_pods else self._labelled.get(key, {})
+        for alike in list(touched.values()):
+            was_its = alike.part is not None and alike.part.model == key
+            if was_its or (new is not None and _claims(new, alike.labels)):
+                alike.part = self._part_of(namespace, alike.labels)
+                for pod in list(alike.pods.values()):
+                    self._settle(pod, alike.part)
+
+    # -- what workers tell -------------------------------------------------------------------------------------------
+
+    def scraped(self, pod: ObjectKey, ranks: Iterable[int], *, incarnation: str) -> None:
+        """A scrape of this incarnation showed exactly these data-parallel ranks."""
+        worker = self._workers.get(pod)
+        if worker is not None and worker.incarnation == incarnation and worker.scraped_ranks != frozenset(ranks):
+            worker.scraped_ranks = frozenset(ranks)
+            self._place_ranks(worker)
+
+    def heard(self, worker: str) -> WorkerPlace | None:
+        """Somebody who may speak for its pod beats as this worker.
+
+        Returns: its place; None when the pod is no worker (or has too many ranks). A rank that was not known is now.
+        """
+        split = split_worker(worker)
+        if split is None:
+            return None
+        pod, rank = split
+        known = self._workers.get(pod)
+        if known is None:
+            return None
+        if rank not in known.places and len(known.heard_ranks) < MAX_RANKS:
+            known.heard_ranks |= {rank}
+            self._place_ranks(known)
+        return known.places.get(rank)
+
+    def place(self, worker: str) -> WorkerPlace | None:
+        """A worker that is expected; None: there is none of this id."""
+        split = split_worker(worker)
+        known = None if split is None else self._workers.get(split[0])
+        return None if known is None or split is None else known.places.get(split[1])
+
+    # -- how it follows ----------------------------------------------------------------------------------------------
+
+    def _join(self, pod: WorkerPod) -> _Part | None:
+        """Put a pod beside those of the same labels. Returns: what they are."""
+        namespace = pod.key.namespace
+        groups = self._namespaces.setdefault(namespace, {})
+        alike = groups.get(id(pod.labels))
+        if alike is None:
+            alike = groups[id(pod.labels)] = _Alike(pod.labels, part=self._part_of(namespace, pod.labels))
+            if pod.model is not None:
+                self._labelled.setdefault(ObjectKey(namespace, pod.model), {})[id(pod.labels)] = alike
+        alike.pods[pod.key] = pod
+        return alike.part
+
+    def _leave(self, pod: WorkerPod) -> None:
+        namespace, same = pod.key.namespace, id(pod.labels)
+        groups = self._namespaces.get(namespace, {})
+        alike = groups.get(same)
+        if alike is None:
+            return
+        alike.pods.pop(pod.key, None)
+        if alike.pods:
+            return
+        del groups[same]
+        if not groups:
+            del self._namespaces[namespace]
+        if pod.model is not None:
+            labelled = self._labelled[ObjectKey(namespace, pod.model)]
+            del labelled[same]
+            if not labelled:
+                del self._labelled[ObjectKey(namespace, pod.model)]
+
+    def _part_of(self, namespace: str, labels: Mapping[str, str]) -> _Part | None:
+        named = self._models.get(ObjectKey(namespace, labels.get(LABEL_MODEL, "")))
+        if named is not None and _claims(named, labels):
+            return self._role_in(named, labels)
+        claiming = [model for model in self._selecting.get(namespace, {}).values() if _claims(model, labels)]
+        return self._role_in(min(claiming, key=lambda model: model.key), labels) if claiming else None
+
+    def _role_in(self, model: ModelObservation, labels: Mapping[str, str]) -> _Part | None:
+        """The role that the label names; without a label the only role."""
+        label = labels.get(LABEL_ROLE)
+        for role in model.roles:
+            if role.name == label or (label is None and len(model.roles) == 1):
+                follower = role.pods_per_replica > 1 and labels.get(LABEL_GROUP_INDEX, "0") != "0"
+                return None if follower else _Part(model.key, role.name)
+        self._tell(
+            model.key,
+            f"pods expected to name one of the roles {', '.join(role.name for role in model.roles)} in the label "
+            f"{LABEL_ROLE}, got {label or 'none'}: they are no workers",
+        )
+        return None
+
+    def _settle(self, pod: WorkerPod, part: _Part | None) -> None:
+        """Bring what is expected of one pod in step with what it is now."""
+        if part is None or pod.node is None or pod.finished:
+            self._remove(pod.key)
+            return
+        incarnation = f"{pod.uid}/{pod.started_at}"
+        ports = self._models[part.model].workers
+        worker = self._workers.get(pod.key)
+        if worker is None or worker.incarnation != incarnation or worker.part.model != part.model:
+            places = {} if worker is None else worker.places
+            target = None if worker is None else worker.target
+            worker = self._workers[pod.key] = _Worker(pod, part, incarnation, ports, places, target)
+        worker.pod, worker.part, worker.ports = pod, part, ports
+        self._place_ranks(worker)
+        target = None
+        if pod.ip is not None and _is_ready(pod):
+            address = f"{_host(pod.ip)}:{ports.metrics_port}"
+            target = ScrapeTarget(pod=pod.key, model=part.model, incarnation=incarnation, address=address)
+        if worker.target != target:
+            worker.target = target
+            self._target_changed(pod.key, target)
+
+    def _place_ranks(self, worker: _Worker) -> None:
+        pod = worker.pod
+        places = {
+            rank: WorkerPlace(
+                worker=f"{pod.key.namespace}:{pod.key.name}:{rank}",
+                model=worker.part.model,
+                role=worker.part.role,
+                incarnation=worker.incarnation,
+                ready=_is_ready(pod),
+                node=pod.node,
+                address=None if pod.ip is None else f"{_host(pod.ip)}:{worker.ports.http_port}",
+            )
+            for rank in sorted(worker.ranks())
+        }
+        before, worker.places = worker.places, places
+        for rank, place in before.items():
+            if rank not in places:
+                self._placed(place.worker, None)
+        for rank, place in places.items():
+            if before.get(rank) != place:
+                self._placed(place.worker, place)
+
+    def _remove(self, key: ObjectKey) -> None:
+        worker = self._workers.pop(key, None)
+        if worker is None:
+            return
+        if worker.target is not None:
+            self._target_changed(key, None)
+        for place in worker.places.values():
+            self._placed(place.worker, None)
+
+    def _tell(self, model: ObjectKey, sentence: str) -> None:
+        if (model, sentence) not in self._told:
+            self._told[model, sentence] = True
+            log.warning("worker pods passed over", namespace=model.namespace, model=model.name, problem=sentence)
+
+
+def split_worker(worker: str) -> tuple[ObjectKey, int] | None:
+    """Pod and data-parallel rank of a worker's id, ``<namespace>:<pod>:<rank>``; None when it is none."""
+    namespace, _, rest = worker.partition(":")
+    pod, _, rank = rest.partition(":")
+    if not namespace or not pod or not (rank.isascii() and rank.isdecimal() and len(rank) <= 4):
+        return None
+    if int(rank) > MAX_RANK or str(int(rank)) != rank:
+        return None
+    return ObjectKey(namespace, pod), int(rank)
+
+
+def _claims(model: ModelObservation, labels: Mapping[str, str]) -> bool:
+    selector = model.workers.selector
+    return labels.get(LABEL_MODEL) == model.key.name if selector is None else selects(selector, labels)
+
+
+def _is_ready(pod: WorkerPod) -> bool:
+    return pod.ready and not pod.terminating
+
+
+def _host(ip: str) -> str:
+    return f"[{ip}]" if ":" in ip else ip
