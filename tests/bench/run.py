@@ -1,17 +1,23 @@
 """Measure everything as ratios inside one run: absolute times differ from machine to machine, ratios hardly.
 
-``python tests/bench/run.py [verbs|decisions|scheduler ...]``; without arguments, all.
+``python tests/bench/run.py [verbs|decisions|scheduler|operator ...]``; without arguments, all.
 """
 
 import sys
 from pathlib import Path
 
 from decisions import measure_decisions
+from operator_at_size import measure_operator
 from report import Row, print_rows, write_rows
 from scheduler import measure_scheduler
 from verbs import measure_verbs
 
-PARTS = {"decisions": measure_decisions, "verbs": measure_verbs, "scheduler": measure_scheduler}
+PARTS = {
+    "decisions": measure_decisions,
+    "verbs": measure_verbs,
+    "scheduler": measure_scheduler,
+    "operator": measure_operator,
+}
 
 
 def main(chosen: list[str]) -> int:

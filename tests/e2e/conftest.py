@@ -18,7 +18,9 @@ from kvaware_testing.controlplane import (
     obtain,
 )
 from kvaware_testing.controlplane.extender import ExtenderProcess
+from kvaware_testing.controlplane.operator_world import OperatorWorld
 from kvaware_testing.controlplane.sandbox import Sandbox
+from kvaware_testing.controlplane.workers_under_kwok import ModelServer, model_server
 
 REQUIRED_BY = "REQUIRE_E2E"
 """Set to 1 (as ``.ci/run`` does) a missing control plane fails the run instead of skipping it."""
@@ -63,11 +65,17 @@ def _programs(config: pytest.Config) -> Binaries | UnavailableError | BuildFaile
 
 
 @pytest.fixture(scope="session")
-def control_plane(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[ControlPlane]:
-    """A real control plane with kvaware's CRDs; its logs stay in pytest's temporary folder."""
+def programs(request: pytest.FixtureRequest) -> Binaries:
+    """Where the control plane's programs are, helm included."""
     binaries = request.config.stash[_PROGRAMS]
     assert isinstance(binaries, Binaries)
-    with ControlPlane(tmp_path_factory.mktemp("control-plane"), binaries) as running:
+    return binaries
+
+
+@pytest.fixture(scope="session")
+def control_plane(tmp_path_factory: pytest.TempPathFactory, programs: Binaries) -> Iterator[ControlPlane]:
+    """A real control plane with kvaware's CRDs; its logs stay in pytest's temporary folder."""
+    with ControlPlane(tmp_path_factory.mktemp("control-plane"), programs) as running:
         running.apply_text("---\n".join(render_crds().values()))
         running.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
         yield running
@@ -112,3 +120,17 @@ def start_scheduler(control_plane: ControlPlane) -> Iterator[Callable[..., Proce
 def scheduler(extender: ExtenderProcess, start_scheduler: Callable[..., Process]) -> Process:
     """Start the real kube-scheduler, calling our extender."""
     return start_scheduler(extender.scheduler_url)
+
+
+@pytest.fixture(scope="module")
+def world(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OperatorWorld]:
+    """Our extender, kube-scheduler with it and our operator, once for all tests of a file: a start takes seconds."""
+    with OperatorWorld(control_plane, tmp_path_factory.mktemp("operator-world")) as running:
+        yield running
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    """A model server behind the pods of one model."""
+    with model_server() as running:
+        yield running

@@ -2,23 +2,14 @@
 
 import json
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from kvaware_testing.controlplane import ControlPlane, eventually
 from kvaware_testing.controlplane.sandbox import Sandbox
 from kvaware_testing.controlplane.scaled_model import SERVICE_ACCOUNT, ScaledModel
-from kvaware_testing.controlplane.workers_under_kwok import ModelServer, model_server, pod_token
+from kvaware_testing.controlplane.workers_under_kwok import ModelServer, pod_token
 
 MANIFESTS = Path(__file__).parent / "manifests"
-
-
-@pytest.fixture
-def server() -> Iterator[ModelServer]:
-    with model_server() as running:
-        yield running
 
 
 def test_pods_of_every_workload_answer_on_the_model_servers_port(

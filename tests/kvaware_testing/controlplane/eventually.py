@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["eventually"]
+__all__ = ["eventually", "stays"]
 
 T = TypeVar("T")
 
@@ -25,4 +25,17 @@ def eventually(fn: Callable[[], T], timeout_s: float, what: str, *, every_s: flo
             last = error
         if time.monotonic() >= end:
             raise AssertionError(f"not within {timeout_s:g} s: {what}; last: {last}")
+        time.sleep(every_s)
+
+
+def stays(fn: Callable[[], object], for_s: float, what: str, *, every_s: float = 0.3) -> None:
+    """Look again and again that something does not change: the one wait that takes its whole time.
+
+    Raises: AssertionError at once when it is no longer so.
+    """
+    end = time.monotonic() + for_s
+    while True:
+        assert fn(), f"no longer so: {what}"
+        if time.monotonic() >= end:
+            return
         time.sleep(every_s)

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+from kvaware_testing.chart import Helm
 from kvaware_testing.controlplane.extender import ExtenderProcess
 from kvaware_testing.controlplane.operator_process import OperatorProcess
 from kvaware_testing.controlplane.plane import ControlPlane
@@ -63,8 +64,10 @@ class OperatorWorld:
 
     def _start(self) -> None:
         plane, enter = self.control_plane, self._stack.enter_context
-        for name in ("scale-targets.yaml", "operator-rbac.yaml"):
+        for name in ("scale-targets.yaml", "extender-tokens.yaml"):
             plane.apply_file(_MANIFESTS / name)
+        rights = Helm(plane.binaries["helm"], self._folder).render(more=["--show-only=templates/operator/rbac.yaml"])
+        plane.apply(*rights)
         self.extender = ExtenderProcess(
             self._folder,
             plane.service_account_kubeconfig("kvaware-system", "kvaware-extender"),

@@ -51,12 +51,14 @@ class ControlPlane:
         feature_gates: Mapping[str, bool] | None = None,
         runtime_config: str = "",
         client_qps: float = 200.0,
+        accounts: bool = True,
     ) -> None:
         self.folder = folder
         self.binaries = binaries
         self._gates = ",".join(f"{name}={str(on).lower()}" for name, on in sorted((feature_gates or {}).items()))
         self._runtime_config = runtime_config
         self._qps = client_qps
+        self._accounts = accounts
         self._processes: dict[str, Process] = {}
         self._authority = Authority()
         self._tls = ssl.create_default_context(cadata=self._authority.certificate.decode("ascii"))
@@ -67,6 +69,16 @@ class ControlPlane:
     def ca_file(self) -> Path:
         """The authority that signed every server's certificate here."""
         return self.folder / "ca.crt"
+
+    @property
+    def tls(self) -> ssl.SSLContext:
+        """Believes every server here."""
+        return self._tls
+
+    @property
+    def admin_tls(self) -> ssl.SSLContext:
+        """The same, with the admin's certificate: for the test's own hand, where kubectl is too slow."""
+        return self._admin_tls
 
     @property
     def serving_certificate(self) -> tuple[Path, Path]:
@@ -105,7 +117,8 @@ class ControlPlane:
         for name in ("etcd", "kube-apiserver"):
             self.start(name)
         self.apply_file(_MANIFESTS / "kwok-rbac.yaml")
-        self.apply_file(_RBAC)
+        if self._accounts:
+            self.apply_file(_RBAC)
         self._add_controller_manager(controller_port)
         self._add_scheduler(
             "kube-scheduler",

@@ -114,8 +114,12 @@ class ScaledModel:
 
     def start(self, *, replicas: int = 1, hbm: str | None = None, **options: Any) -> None:
         """Create both and wait until the pods are Ready; ``options`` are those of ``inference_model``."""
-        plane = self.sandbox.control_plane
-        plane.apply(self.workload(replicas=replicas, hbm=hbm), self.manifest(**options))
+        account = {"name": SERVICE_ACCOUNT, "namespace": self.sandbox.namespace}
+        self.sandbox.control_plane.apply(
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
+            self.workload(replicas=replicas, hbm=hbm),
+            self.manifest(**options),
+        )
         self.wait_ready(replicas)
 
     # -- what is --------------------------------------------------------------------------------------------------

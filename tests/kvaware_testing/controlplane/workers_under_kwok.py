@@ -7,14 +7,14 @@ all pods of a model, and each of them says the same; where pods must differ, hea
 import contextlib
 import json
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from kvaware_testing.controlplane.plane import ControlPlane
 from kvaware_testing.controlplane.service import Answer, Service
 
-__all__ = ["ModelServer", "Worker", "model_server", "pod_token"]
+__all__ = ["ModelServer", "Worker", "beating", "model_server", "pod_token"]
 
 
 class ModelServer:
@@ -104,13 +104,36 @@ class Worker:
         self.model = f"{pod['metadata']['namespace']}/{model}"
         self.seq = 0
         self._extender = extender
-        self._token = token
+        self.token = token
 
     def heartbeat(self, *, seq: int | None = None, token: str | None = "", **figures: Any) -> Answer:
         """Send one; the sequence number goes on by itself. ``token`` None sends none, "" its own."""
         self.seq = self.seq + 1 if seq is None else seq
         body = {"seq": self.seq, "model": self.model, "role": "both", **figures}
-        return self._extender.put(f"/v1/workers/{self.id}/heartbeat", body, token=self._token if token == "" else token)
+        return self._extender.put(f"/v1/workers/{self.id}/heartbeat", body, token=self.token if token == "" else token)
 
     def __repr__(self) -> str:
         return json.dumps({"id": self.id, "seq": self.seq})
+
+
+@contextlib.contextmanager
+def beating(
+    workers: Sequence[Worker], figures: Mapping[str, Mapping[str, Any]], *, every_s: float = 1.0
+) -> Iterator[None]:
+    """Let workers send heartbeats, each with its own figures by its id, until left. Refusals are not looked at."""
+    ended = threading.Event()
+
+    def beat() -> None:
+        while not ended.is_set():
+            for worker in workers:
+                with contextlib.suppress(OSError):  # the extender may be away
+                    worker.heartbeat(**figures[worker.id])
+            ended.wait(every_s)
+
+    thread = threading.Thread(target=beat, name="heartbeats")
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
