@@ -16,20 +16,13 @@ from typing import Any, Self
 import orjson
 from aiohttp import web
 
+from kvaware_testing.fake_objects import CORE_KINDS, FakeKind, answer, projected, status_answer
+
 __all__ = ["FakeApi", "Key", "Raw", "raw_model", "raw_node", "raw_pod", "raw_quota"]
 
 Raw = dict[str, Any]
 Key = tuple[str, str]
 """Namespace (empty for cluster-scoped kinds) and name."""
-
-PATHS = {
-    "node": "/api/v1/nodes",
-    "pod": "/api/v1/pods",
-    "inferencemodel": "/apis/kvaware.io/v1alpha1/inferencemodels",
-    "kvcacheblockgroup": "/apis/kvaware.io/v1alpha1/kvcacheblockgroups",
-    "tenantquota": "/apis/kvaware.io/v1alpha1/tenantquotas",
-    "horizontalpodautoscaler": "/apis/autoscaling/v2/horizontalpodautoscalers",
-}
 
 
 @dataclass(slots=True)
@@ -53,7 +46,9 @@ class FakeApi:
     """Objects and switches. Start it with ``async with FakeApi.serve() as api``; every method is for the test."""
 
     def __init__(self) -> None:
-        self.objects: dict[str, dict[Key, Raw]] = {kind: {} for kind in PATHS}
+        self.kinds: dict[str, FakeKind] = dict(CORE_KINDS)
+        """What is served; a test may add kinds, or replace how one is served."""
+        self.objects: dict[str, dict[Key, Raw]] = defaultdict(dict)
         self.requests: list[tuple[str, str, dict[str, str], dict[str, str]]] = []
         """Method, path, query, headers (names in lower case) of every request."""
         self.hidden: set[str] = set()
@@ -61,7 +56,7 @@ class FakeApi:
         self.forbidden: set[str] = set()
         """Kinds that may not be listed: 403."""
         self.failures: dict[str, Failure] = {}
-        """By kind, or ``write`` for bindings and patches."""
+        """By kind for lists and watches, ``object`` for other reads, ``write`` for bindings and all else."""
         self.garbage_lines: dict[str, bytes] = {}
         """Sent once in the next watch of the kind instead of an event."""
         self.watch_limit_s: float | None = None
@@ -103,11 +98,10 @@ class FakeApi:
     async def start(self) -> None:
         """Listen; after ``stop`` on the same port as before, with the same objects."""
         app = web.Application(client_max_size=16 * 2**20)
-        for kind, path in PATHS.items():
-            app.router.add_get(path, self._reader(kind))
         app.router.add_get("/api/v1/namespaces/{namespace}/pods/{name}", self._get_pod)
         app.router.add_post("/api/v1/namespaces/{namespace}/pods/{name}/binding", self._bind)
         app.router.add_patch("/api/v1/namespaces/{namespace}/pods/{name}/status", self._patch_status)
+        app.router.add_route("*", "/{path:.*}", self._any)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True)
@@ -117,7 +111,7 @@ class FakeApi:
 
     async def stop(self) -> None:
         """Drop every connection and stop listening, as a crashed server."""
-        for kind in PATHS:
+        for kind in self.kinds:
             self.cut(kind)
         if self._runner is not None:
             await self._runner.cleanup()
@@ -172,7 +166,7 @@ class FakeApi:
 
     def count(self, kind: str, *, watch: bool) -> int:
         """How many lists (pages) or watches of the kind were asked for."""
-        return sum(path == PATHS[kind] and ("watch" in query) is watch for _, path, query, _ in self.requests)
+        return sum(path == self.kinds[kind].path and ("watch" in query) is watch for _, path, query, _ in self.requests)
 
     def watching(self, kind: str) -> int:
         """How many watches of the kind are open."""
@@ -189,18 +183,21 @@ class FakeApi:
         async with self._more:
             self._more.notify_all()
 
-    def _reader(self, kind: str) -> Any:
-        async def read(request: web.Request) -> web.StreamResponse:
-            self._note(request)
-            refusal = self._refusal(kind)
-            if refusal is not None:
-                return refusal
-            if "watch" in request.query:
-                return await self._watch(kind, request)
-            await self.read_gate.wait()
-            return self._list(kind, request.query)
-
-        return read
+    async def _any(self, request: web.Request) -> web.StreamResponse:
+        self._note(request)
+        kind = next((name for name, each in self.kinds.items() if each.path == request.path), None)
+        refusal = self._refusal("write" if request.method != "GET" else kind or "object")
+        if refusal is not None:
+            return refusal
+        if kind is None or request.method != "GET":
+            answered = await answer(self, request)
+            if request.method != "GET":
+                await asyncio.sleep(self.write_delay_s)
+            return answered
+        if "watch" in request.query:
+            return await self._watch(kind, request)
+        await self.read_gate.wait()
+        return self._list(kind, request)
 
     def _note(self, request: web.Request) -> None:
         headers = {name.lower(): value for name, value in request.headers.items()}
@@ -208,9 +205,9 @@ class FakeApi:
 
     def _refusal(self, kind: str) -> web.Response | None:
         if kind in self.hidden:
-            return _status(404, "NotFound", "the server could not find the requested resource")
+            return status_answer(404, "NotFound", "the server could not find the requested resource")
         if kind in self.forbidden:
-            return _status(403, "Forbidden", f"{kind} is forbidden")
+            return status_answer(403, "Forbidden", f"{kind} is forbidden")
         failure = self.failures.get(kind)
         if failure is None:
             return None
@@ -219,7 +216,8 @@ class FakeApi:
             del self.failures[kind]
         return web.json_response(failure.body, status=failure.status, headers=failure.headers)
 
-    def _list(self, kind: str, query: Mapping[str, str]) -> web.Response:
+    def _list(self, kind: str, request: web.Request) -> web.Response:
+        query = request.query
         limit = int(query.get("limit", "0"))
         token = query.get("continue")
         if token is None:
@@ -227,20 +225,21 @@ class FakeApi:
         elif token in self._snapshots:
             items, version = self._snapshots.pop(token)
         else:
-            return _status(410, "Expired", "The provided continue parameter is too old")
+            return status_answer(410, "Expired", "The provided continue parameter is too old")
         metadata = {"resourceVersion": str(version)}
         if limit and len(items) > limit:
             token = f"t{next(self._tokens)}"
             self._snapshots[token] = (items[limit:], version)
             metadata["continue"] = token
             items = items[:limit]
+        items = [projected(item, request.headers["Accept"]) for item in items]
         body = orjson.dumps({"kind": f"{kind}List", "apiVersion": "v1", "metadata": metadata, "items": items})
         return web.Response(body=body, content_type="application/json")
 
     async def _watch(self, kind: str, request: web.Request) -> web.StreamResponse:
         seen = int(request.query["resourceVersion"])
         if seen < self._floor and not self.gone_as_event:
-            return _status(410, "Expired", f"too old resource version: {seen} ({self._floor})")
+            return status_answer(410, "Expired", f"too old resource version: {seen} ({self._floor})")
         response = web.StreamResponse()
         response.content_type = "application/json"
         await response.prepare(request)
@@ -259,7 +258,7 @@ class FakeApi:
                     await response.write(self.garbage_lines.pop(kind))
                 for event in [each for each in self._events[kind] if each.version > seen]:
                     seen = event.version
-                    await _send(response, event.type, event.object)
+                    await _send(response, event.type, projected(event.object, request.headers["Accept"]))
                 if bookmarks != self._bookmarks[kind]:
                     bookmarks = self._bookmarks[kind]
                     seen = max(seen, self._version)
@@ -286,7 +285,7 @@ class FakeApi:
     async def _get_pod(self, request: web.Request) -> web.Response:
         self._note(request)
         pod = self.objects["pod"].get((request.match_info["namespace"], request.match_info["name"]))
-        return _status(404, "NotFound", "pods not found") if pod is None else web.json_response(pod)
+        return status_answer(404, "NotFound", "pods not found") if pod is None else web.json_response(pod)
 
     async def _bind(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -295,15 +294,15 @@ class FakeApi:
             assert refusal is not None
             return refusal
         if pod["metadata"].get("deletionTimestamp"):
-            return _status(409, "Conflict", "pod is being deleted, cannot be assigned to a host")
+            return status_answer(409, "Conflict", "pod is being deleted, cannot be assigned to a host")
         if pod["spec"].get("nodeName"):
-            return _status(409, "Conflict", f"pod is already assigned to node {pod['spec']['nodeName']!r}")
+            return status_answer(409, "Conflict", f"pod is already assigned to node {pod['spec']['nodeName']!r}")
         bound = copy.deepcopy(pod)
         bound["spec"]["nodeName"] = body["target"]["name"]
         bound["metadata"].setdefault("annotations", {}).update(body["metadata"].get("annotations", {}))
         await self.put("pod", bound)
         await asyncio.sleep(self.write_delay_s)
-        return _status(201, "", "", success=True)
+        return status_answer(201, "", "", success=True)
 
     async def _patch_status(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -312,7 +311,7 @@ class FakeApi:
             assert refusal is not None
             return refusal
         if request.content_type != "application/strategic-merge-patch+json":
-            return _status(415, "UnsupportedMediaType", request.content_type)
+            return status_answer(415, "UnsupportedMediaType", request.content_type)
         patched = copy.deepcopy(pod)
         conditions = patched.setdefault("status", {}).setdefault("conditions", [])
         for condition in body["status"]["conditions"]:
@@ -333,31 +332,19 @@ class FakeApi:
             return None, refusal
         pod = self.objects["pod"].get((request.match_info["namespace"], request.match_info["name"]))
         if pod is None:
-            return None, _status(404, "NotFound", "pods not found")
+            return None, status_answer(404, "NotFound", "pods not found")
         if uid is not None and uid != pod["metadata"]["uid"]:
             if request.method == "PATCH":
                 causes = [{"reason": "FieldValueInvalid", "message": "field is immutable", "field": "metadata.uid"}]
-                return None, _status(422, "Invalid", "metadata.uid: field is immutable", details={"causes": causes})
-            return None, _status(409, "Conflict", "Precondition failed: UID in precondition")
+                return None, status_answer(
+                    422, "Invalid", "metadata.uid: field is immutable", details={"causes": causes}
+                )
+            return None, status_answer(409, "Conflict", "Precondition failed: UID in precondition")
         return pod, None
 
 
 async def _send(response: web.StreamResponse, type_: str, raw: Raw) -> None:
     await response.write(orjson.dumps({"type": type_, "object": raw}) + b"\n")
-
-
-def _status(code: int, reason: str, message: str, *, success: bool = False, details: Raw | None = None) -> web.Response:
-    body = {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Success" if success else "Failure",
-        "message": message,
-        "reason": reason,
-        "code": code,
-        "details": details or {},
-    }
-    return web.json_response(body, status=code)
 
 
 def raw_node(name: str = "n1", *, labels: Mapping[str, str] | None = None, gpus: int = 8, ready: bool = True) -> Raw:
