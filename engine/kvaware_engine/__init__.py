@@ -36,6 +36,8 @@ from kvaware_engine.observations import (
     TenantQuotaObservation,
     Tier,
 )
+from kvaware_engine.profile_book import ProfileBook, model_parameters, scaled_profile
+from kvaware_engine.profiles import FALLBACK_PROFILE, GpuProduct, HardwareProfile, ProfileOrigin
 from kvaware_engine.reasons import CODE_OF_REASON, REASON_OF_CODE, REFUSAL_TEXTS, Reason, main_reason
 from kvaware_engine.reports import (
     LatencyHistogram,
@@ -49,11 +51,21 @@ from kvaware_engine.reports import (
     WorkerReport,
     WorkerView,
 )
+from kvaware_engine.scaling import Scaler
 from kvaware_engine.scaling_words import ScalingPlan, ScalingReason, ScalingRequest, ScalingRules
-from kvaware_engine.settings import EngineSettings, HbmSettings, LinkSettings, PodCostSettings
+from kvaware_engine.settings import (
+    EngineSettings,
+    HbmSettings,
+    LinkSettings,
+    PodCostSettings,
+    ScalingSettings,
+    WorkerSettings,
+)
+from kvaware_engine.workers import ReportVerdict, Workers
 
 __all__ = [
     "CODE_OF_REASON",
+    "FALLBACK_PROFILE",
     "REASON_OF_CODE",
     "REFUSAL_TEXTS",
     "Amounts",
@@ -68,8 +80,10 @@ __all__ = [
     "FilterVerdict",
     "GpuClass",
     "GpuPool",
+    "GpuProduct",
     "GpuUse",
     "GpuView",
+    "HardwareProfile",
     "HbmSettings",
     "LatencyHistogram",
     "LinkSettings",
@@ -87,17 +101,22 @@ __all__ = [
     "PodDemand",
     "PodObservation",
     "PoolView",
+    "ProfileBook",
+    "ProfileOrigin",
     "Reason",
     "Refusal",
     "ReportSource",
+    "ReportVerdict",
     "Reservation",
     "RoleFootprint",
     "RoleHeadroom",
     "RoleLoad",
+    "Scaler",
     "ScalingPlan",
     "ScalingReason",
     "ScalingRequest",
     "ScalingRules",
+    "ScalingSettings",
     "SelectorRequirement",
     "TenantQuotaObservation",
     "TenantView",
@@ -105,8 +124,12 @@ __all__ = [
     "WorkerCounters",
     "WorkerPlace",
     "WorkerReport",
+    "WorkerSettings",
     "WorkerView",
+    "Workers",
     "emptiest",
     "explain_pod",
     "main_reason",
+    "model_parameters",
+    "scaled_profile",
 ]

@@ -46,6 +46,12 @@ class WorkerPlace:
     node: str | None = None
     address: str | None = None
     """``ip:port`` of its API, IPv6 in brackets."""
+    product: str | None = None
+    """GPU product of its node, as the node's label says; None: unknown. For the hardware profile."""
+    model_id: str = ""
+    """The model's ``spec.modelId``: its name tells its size."""
+    gpus: int = 1
+    """GPUs that this worker uses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,6 +43,8 @@ class ScalingReason(StrEnum):
     """Somebody set fewer than the minimum."""
     ABOVE_MAXIMUM = "AboveMaximum"
     """Somebody set more than the maximum."""
+    INVALID_BOUNDS = "InvalidBounds"
+    """The minimum is above the maximum, by an object that is older than the rule against it: the number stays."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

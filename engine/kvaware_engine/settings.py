@@ -225,6 +225,9 @@ class ScalingSettings:
     learn_after_s: float = 90.0
     """What is seen so long without a break corrects the profile: longer than the window of the rates, so that they
     show the load that is there now."""
+    correction_max: float = 5.0
+    """Most by which the replicas that the profile asks for are raised by what was observed. There is no bound on
+    lowering them: too few are noticed by queue and latencies."""
     regret_s: float = 1800.0
     """A scale-down that has to be taken back within this time, at no more load, was wrong and is remembered."""
     down_margin_ratio: float = 0.15
@@ -243,12 +246,15 @@ class ScalingSettings:
                 raise ValueError(f"{name}: expected a number above 0, got {getattr(self, name)}")
         if self.utilization_min_ratio > self.utilization_max_ratio:
             raise ValueError(
-                f"utilization_min_ratio: expected at most {self.utilization_max_ratio}, got {self.utilization_min_ratio}"
+                f"utilization_min_ratio: expected at most utilization_max_ratio, {self.utilization_max_ratio}, "
+                f"got {self.utilization_min_ratio}"
             )
         if self.batch_max < 1 or self.prompt_tokens_unknown < 1 or self.queue_per_replica <= 0:
             raise ValueError(
                 "batch_max, prompt_tokens_unknown, queue_per_replica: expected 1, 1 and above 0, got "
                 f"{self.batch_max}, {self.prompt_tokens_unknown}, {self.queue_per_replica}"
             )
+        if self.correction_max < 1:
+            raise ValueError(f"correction_max: expected 1 or more, got {self.correction_max}")
         if self.down_margin_ratio >= 1:
             raise ValueError(f"down_margin_ratio: expected a number below 1, got {self.down_margin_ratio}")

@@ -1,0 +1,230 @@
+"""All workers as they report themselves: who is expected, what is known of each, and what a model's load is.
+
+One owner, no clock: ``now_s`` is an argument. Where scrape and heartbeat tell the same figure, the one *observed* later
+holds, whatever arrives last.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Final, cast
+
+from kvaware_engine.cache_value import cache_value_ms, chance_of_reuse
+from kvaware_engine.counters import quantile_s
+from kvaware_engine.observations import ObjectKey
+from kvaware_engine.profile_book import ProfileBook
+from kvaware_engine.profiles import HardwareProfile
+from kvaware_engine.reports import ModelLoad, RoleLoad, WorkerPlace, WorkerReport, WorkerView
+from kvaware_engine.settings import WorkerSettings
+from kvaware_engine.worker_state import WorkerState
+
+__all__ = ["ReportVerdict", "Workers"]
+
+_P99: Final = 0.99
+_MS_PER_S: Final = 1000.0
+
+
+class ReportVerdict(StrEnum):
+    """What became of a report."""
+
+    TAKEN = "taken"
+    OLDER = "older"
+    """Nothing in it is later than what is known, or it is of another incarnation than the API server shows."""
+    UNKNOWN_WORKER = "unknown_worker"
+    """The API server shows no such worker of that model."""
+
+
+class Workers:
+    """Expected workers and their reports.
+
+    Memory is bounded by the workers that the API server shows, and those gone for less than ``absence_kept_s``.
+    """
+
+    def __init__(
+        self, settings: WorkerSettings | None = None, profiles: Mapping[str, HardwareProfile] | None = None
+    ) -> None:
+        self._settings = settings or WorkerSettings()
+        self._book = ProfileBook(profiles or {})
+        self._workers: dict[str, WorkerState] = {}
+        self._of_model: dict[ObjectKey, set[str]] = {}
+        self._gone: set[str] = set()
+        self.version = 0
+        """Grows with everything that is taken in."""
+
+    def expect(self, worker: str, place: WorkerPlace | None) -> None:
+        """The API server shows the worker there; None: it shows it no more.
+
+        The same incarnation keeps what was known, also after a short absence (ai-dynamo/dynamo#13513); a new one starts
+        over.
+        """
+        state = self._workers.get(worker)
+        if place is None:
+            if state is not None and not state.gone:
+                state.gone = True
+                self._gone.add(worker)
+                self.version += 1
+            return
+        if state is None:
+            state = self._workers[worker] = WorkerState(place, window_s=self._settings.rate_window_s)
+        elif state.gone or state.place != place:
+            self._of_model[state.place.model].discard(worker)
+            if not self._of_model[state.place.model]:
+                del self._of_model[state.place.model]
+            state.move(place)
+            self._gone.discard(worker)
+        else:
+            return
+        self._of_model.setdefault(place.model, set()).add(worker)
+        self.version += 1
+
+    def observe(self, report: WorkerReport, *, now_s: float) -> ReportVerdict:
+        """Take a report over, figure by figure.
+
+        A report from the future counts as observed now: a clock that is ahead must not shut out later reports.
+        """
+        self.tick(now_s)
+        state = self._workers.get(report.worker)
+        if state is None or state.gone or state.place.model != report.model:
+            return ReportVerdict.UNKNOWN_WORKER
+        if state.place.incarnation != report.incarnation:
+            return ReportVerdict.OLDER
+        at_s = min(report.observed_at_s, now_s)
+        if not state.take(report, at_s=at_s, timeout_s=self._settings.report_timeout_s):
+            return ReportVerdict.OLDER
+        self.version += 1
+        return ReportVerdict.TAKEN
+
+    def tick(self, now_s: float) -> None:
+        """Forget workers that have been gone too long. The other methods call it: while nobody is gone it is free."""
+        for worker in tuple(self._gone):
+            state = self._workers[worker]
+            if state.absent_since_s is None:
+                state.absent_since_s = now_s
+            elif now_s - state.absent_since_s > self._settings.absence_kept_s:
+                del self._workers[worker]
+                self._gone.discard(worker)
+                others = self._of_model[state.place.model]
+                others.discard(worker)
+                if not others:
+                    del self._of_model[state.place.model]
+
+    def load(self, model: ObjectKey, roles: Sequence[str], *, now_s: float) -> ModelLoad:
+        """The model's traffic now, one entry per role in the order given. An unknown model has roles without workers.
+
+        Only Ready workers that neither drain nor sleep count: the others take no new requests.
+        """
+        self.tick(now_s)
+        serving: dict[str, list[WorkerState]] = {}
+        for state in self._shown(model):
+            if state.place.ready and not state.lasting("draining") and not state.lasting("asleep"):
+                serving.setdefault(state.place.role, []).append(state)
+        return ModelLoad(
+            model=model, roles=tuple(self._role_load(role, serving.get(role, ()), now_s=now_s) for role in roles)
+        )
+
+    def views(self, model: ObjectKey | None = None, *, now_s: float) -> list[WorkerView]:
+        """All workers that the API server shows, or one model's, in the order of their ids."""
+        self.tick(now_s)
+        shown = self._shown(model) if model is not None else (each for each in self._workers.values() if not each.gone)
+        return sorted((self._view(state, now_s=now_s) for state in shown), key=lambda view: view.worker)
+
+    def _shown(self, model: ObjectKey) -> Iterable[WorkerState]:
+        states = (self._workers[worker] for worker in self._of_model.get(model, ()))
+        return (state for state in states if not state.gone)
+
+    def _role_load(self, role: str, states: Sequence[WorkerState], *, now_s: float) -> RoleLoad:
+        since_s = now_s - self._settings.report_timeout_s
+        reporting = [state for state in states if state.at_s >= since_s]
+
+        def figure(name: str) -> int | None:
+            return cast("int | None", _total(state.passing(name, since_s=since_s) for state in reporting))
+
+        def rate(name: str) -> float | None:
+            return _total(state.rate_per_s(name, since_s=since_s) for state in reporting)
+
+        def p99_ms(name: str) -> float | None:
+            growths = [growth for state in reporting if (growth := state.buckets(name, since_s=since_s)) is not None]
+            seconds = quantile_s(growths, _P99)
+            return None if seconds is None else seconds * _MS_PER_S
+
+        usages = [usage for state in reporting if (usage := state.kv_pool(since_s=since_s)[1]) is not None]
+        queried = _total(state.increase("prefix_queried_tokens", since_s=since_s) for state in reporting)
+        hit = _total(state.increase("prefix_hit_tokens", since_s=since_s) for state in reporting)
+        return RoleLoad(
+            role=role,
+            workers=len(states),
+            reporting=len(reporting),
+            waiting=figure("waiting"),
+            running=figure("running"),
+            queued_tokens=figure("queued_tokens"),
+            kv_usage_ratio=sum(usages) / len(usages) if usages else None,
+            requests_per_s=rate("finished_requests"),
+            prompt_tokens_per_s=rate("prompt_tokens"),
+            generation_tokens_per_s=rate("generation_tokens"),
+            preemptions_per_s=rate("preemptions"),
+            prefix_hit_ratio=_ratio(hit, queried),
+            ttft_p99_ms=p99_ms("ttft"),
+            tpot_p99_ms=p99_ms("tpot"),
+            age_s=max((now_s - state.at_s for state in reporting), default=None),
+        )
+
+    def _view(self, state: WorkerState, *, now_s: float) -> WorkerView:
+        place = state.place
+        since_s = now_s - self._settings.report_timeout_s
+        passing: Callable[[str], Any] = lambda name: state.passing(name, since_s=since_s)  # noqa: E731 - said six times
+        free, usage = state.kv_pool(since_s=since_s)
+        age_s = None if state.at_s < 0 and state.at_s == float("-inf") else max(0.0, now_s - state.at_s)
+        reporting = state.at_s >= since_s
+        profile = self._book.find(place.product, place.model_id, place.gpus)
+        return WorkerView(
+            worker=place.worker,
+            model=place.model,
+            role=place.role,
+            node=place.node,
+            address=place.address or state.lasting("address"),
+            ready=place.ready,
+            reporting=reporting,
+            age_s=age_s,
+            confidence_ratio=self._confidence(age_s),
+            waiting=passing("waiting"),
+            running=passing("running"),
+            queued_tokens=passing("queued_tokens"),
+            batch_size=passing("batch_size"),
+            kv_blocks_total=state.lasting("kv_blocks_total"),
+            kv_blocks_free=free,
+            kv_usage_ratio=usage,
+            block_size_tokens=state.lasting("block_size_tokens"),
+            gpu_utilization_ratio=passing("gpu_utilization_ratio"),
+            hbm_used_bytes=passing("hbm_used_bytes"),
+            prefix_hit_ratio=chance_of_reuse(state, since_s=since_s),
+            requests_per_s=state.rate_per_s("finished_requests", since_s=since_s),
+            draining=bool(state.lasting("draining")),
+            asleep=bool(state.lasting("asleep")),
+            capabilities=tuple(state.lasting("capabilities") or ()),
+            cache_value_ms=cache_value_ms(
+                state, profile, since_s=since_s, unknown_reuse_ratio=self._settings.unknown_reuse_ratio
+            ),
+        )
+
+    def _confidence(self, age_s: float | None) -> float:
+        """1 up to one interval, then falling evenly to 0 at the time-out."""
+        if age_s is None:
+            return 0.0
+        interval_s, timeout_s = self._settings.report_interval_s, self._settings.report_timeout_s
+        if age_s <= interval_s:
+            return 1.0
+        if age_s >= timeout_s:
+            return 0.0
+        return (timeout_s - age_s) / (timeout_s - interval_s)
+
+
+def _total(values: Iterable[float | None]) -> float | None:
+    """Of what is known; None where nothing is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _ratio(part: float | None, whole: float | None) -> float | None:
+    """None where the whole is unknown or nothing: 0 of 0 says nothing (ai-dynamo/dynamo#6985)."""
+    if part is None or not whole:
+        return None
+    return min(1.0, part / whole)
