@@ -15,6 +15,14 @@
 {{- if hasKey (.Values.extender.config.engine | default dict) "schedulerName" -}}
   {{- fail "extender.config.engine.schedulerName: set schedulerName, which kube-scheduler's profile and the admission policy follow too" -}}
 {{- end -}}
+{{- range $key := list "host" "port" -}}
+  {{- if hasKey $.Values.operator.config $key -}}
+    {{- fail (printf "operator.config.%s: set operator.%s, which the Service and probes follow too" $key $key) -}}
+  {{- end -}}
+{{- end -}}
+{{- if hasKey .Values.operator.config "extenderUrl" -}}
+  {{- fail "operator.config.extenderUrl: the chart's operator asks the chart's extender, by the Service kvaware-extender" -}}
+{{- end -}}
 {{- if eq (int .Values.extender.apiPort) (int .Values.extender.schedulerPort) -}}
   {{- fail (printf "extender.apiPort and extender.schedulerPort are both %d; they are two listeners" (int .Values.extender.apiPort)) -}}
 {{- end -}}
