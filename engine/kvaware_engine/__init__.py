@@ -12,9 +12,13 @@ from kvaware_engine.decisions import (
     PoolView,
     Refusal,
     TenantView,
+    VictimOffer,
+    VictimsVerdict,
 )
 from kvaware_engine.engine import Engine
 from kvaware_engine.explain import emptiest, explain_pod
+from kvaware_engine.findings import PodFindings
+from kvaware_engine.headroom import MOST_REPLICAS
 from kvaware_engine.names import PackedNames
 from kvaware_engine.observations import (
     Amounts,
@@ -25,6 +29,7 @@ from kvaware_engine.observations import (
     GpuPool,
     GpuUse,
     ModelObservation,
+    ModelWorkers,
     NodeObservation,
     NodeSelector,
     NodeUse,
@@ -38,7 +43,7 @@ from kvaware_engine.observations import (
 )
 from kvaware_engine.profile_book import ProfileBook, model_parameters, scaled_profile
 from kvaware_engine.profiles import FALLBACK_PROFILE, GpuProduct, HardwareProfile, ProfileOrigin
-from kvaware_engine.reasons import CODE_OF_REASON, REASON_OF_CODE, REFUSAL_TEXTS, Reason, main_reason
+from kvaware_engine.reasons import CODE_OF_REASON, PASSING, REASON_OF_CODE, REFUSAL_TEXTS, Reason, main_reason
 from kvaware_engine.reports import (
     LatencyHistogram,
     ModelHeadroom,
@@ -55,6 +60,7 @@ from kvaware_engine.scaling import Scaler
 from kvaware_engine.scaling_words import ScalingPlan, ScalingReason, ScalingRequest, ScalingRules
 from kvaware_engine.settings import (
     EngineSettings,
+    FindingSettings,
     HbmSettings,
     LinkSettings,
     PodCostSettings,
@@ -66,6 +72,8 @@ from kvaware_engine.workers import ReportVerdict, Workers
 __all__ = [
     "CODE_OF_REASON",
     "FALLBACK_PROFILE",
+    "MOST_REPLICAS",
+    "PASSING",
     "REASON_OF_CODE",
     "REFUSAL_TEXTS",
     "Amounts",
@@ -78,6 +86,7 @@ __all__ = [
     "EngineSettings",
     "Explanation",
     "FilterVerdict",
+    "FindingSettings",
     "GpuClass",
     "GpuPool",
     "GpuProduct",
@@ -90,6 +99,7 @@ __all__ = [
     "ModelHeadroom",
     "ModelLoad",
     "ModelObservation",
+    "ModelWorkers",
     "NodeObservation",
     "NodeSelector",
     "NodeUse",
@@ -99,6 +109,7 @@ __all__ = [
     "PodCostSettings",
     "PodDecision",
     "PodDemand",
+    "PodFindings",
     "PodObservation",
     "PoolView",
     "ProfileBook",
@@ -121,6 +132,8 @@ __all__ = [
     "TenantQuotaObservation",
     "TenantView",
     "Tier",
+    "VictimOffer",
+    "VictimsVerdict",
     "WorkerCounters",
     "WorkerPlace",
     "WorkerReport",

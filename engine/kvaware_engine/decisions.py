@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvaware_engine.observations import GpuClass, ObjectKey, Reservation
-from kvaware_engine.reasons import CODE_OF_REASON, REFUSAL_TEXTS, Reason
+from kvaware_engine.reasons import CODE_OF_REASON, PASSING, REFUSAL_TEXTS, Reason
 
 __all__ = [
     "CandidateView",
@@ -22,6 +22,8 @@ __all__ = [
     "PoolView",
     "Refusal",
     "TenantView",
+    "VictimOffer",
+    "VictimsVerdict",
 ]
 
 
@@ -46,6 +48,10 @@ class PodDemand:
     priority: int
     problem: Reason | None = None
     """Set: refused on every node for this reason."""
+    nominated_node: str | None = None
+    """Where kube-scheduler makes room for it by preemption."""
+    group: ObjectKey | None = None
+    """The group of pods that is placed all or none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +116,21 @@ class FilterVerdict:
             return {min(self.nodes): REFUSAL_TEXTS[self.reason]} if self.nodes else {}
         texts: dict[str, str] = {}
         for reason in self.counts:
-            mask = (self.codes == CODE_OF_REASON[reason]).tolist()
-            texts.update(dict.fromkeys(compress(self.nodes, mask), REFUSAL_TEXTS[reason]))
+            if reason not in PASSING:
+                texts.update(self._texts(reason))
         return texts
+
+    @property
+    def passing(self) -> dict[str, str]:
+        """Nodes that time alone will open, to their constant text: no reason for kube-scheduler to preempt."""
+        texts: dict[str, str] = {}
+        for reason in PASSING & self.counts.keys():
+            texts.update(self._texts(reason))
+        return texts
+
+    def _texts(self, reason: Reason) -> dict[str, str]:
+        mask = (self.codes == CODE_OF_REASON[reason]).tolist()
+        return dict.fromkeys(compress(self.nodes, mask), REFUSAL_TEXTS[reason])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,6 +190,29 @@ class Refusal:
 
     reason: Reason
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VictimOffer:
+    """One node, and the pods that are to die there so that another pod has room."""
+
+    node: str
+    victims: tuple[str, ...]
+    """Their UIDs."""
+    pdb_violations: int = 0
+    """How many PodDisruptionBudgets their deaths would violate."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VictimsVerdict:
+    """Which offers would really make room for the pod."""
+
+    kept: tuple[VictimOffer, ...]
+    """In the order offered, with the victims that HBM needs on top."""
+    added: int
+    """How many victims were added, over all nodes."""
+    reason: Reason | None
+    """Why no offer was kept; None where one was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,4 +64,6 @@ def demand_of(pod: PodObservation, *, models: Mapping[ObjectKey, ModelObservatio
         hbm_per_gpu_bytes=hbm_per_gpu_bytes,
         priority=pod.priority,
         problem=problem,
+        nominated_node=pod.nominated_node,
+        group=ObjectKey(pod.namespace, pod.group) if pod.group is not None else None,
     )

@@ -21,11 +21,14 @@ from kvaware_engine.decisions import (
     PodDemand,
     Refusal,
     TenantView,
+    VictimOffer,
+    VictimsVerdict,
 )
 from kvaware_engine.demands import demand_of, is_ours
 from kvaware_engine.explain import Judged, explain_pod, node_view, reason_of_choice, view_candidate
 from kvaware_engine.findings import Findings, PodFindings
 from kvaware_engine.fleet import Fleet, NodeRow
+from kvaware_engine.groups import MOST_MEMBERS, Groups
 from kvaware_engine.headroom import MOST_REPLICAS, Placed, Steps, headroom_steps, no_headroom, usual_resource
 from kvaware_engine.ledger import Ledger, node_held
 from kvaware_engine.observations import (
@@ -42,6 +45,7 @@ from kvaware_engine.observations import (
 )
 from kvaware_engine.places import Places
 from kvaware_engine.pools import Booking
+from kvaware_engine.preemption import Preemption
 from kvaware_engine.reasons import CODE_OF_REASON, REASON_OF_CODE, REFUSAL_TEXTS, Reason, main_reason
 from kvaware_engine.reports import RoleHeadroom
 from kvaware_engine.settings import EngineSettings
@@ -71,6 +75,15 @@ class Engine:
         self._use_steps: dict[str, int] = {}
         """Node to the whole minutes of age that its exporter figures were last priced at."""
         self._changes = 0
+        self._preemption = Preemption(
+            fleet=self._fleet,
+            ledger=self._ledger,
+            pods=self._pods,
+            verdict=self._verdict,
+            nomination_ttl_s=self._settings.nomination_ttl_s,
+            agreed_ttl_s=self._settings.intent_ttl_s,
+        )
+        self._groups = Groups(pass_s=self._settings.intent_ttl_s, forget_after_s=self._settings.group_hold_ttl_s)
 
     # -- observations ------------------------------------------------------------------------------------------------
 
@@ -129,10 +142,15 @@ class Engine:
         else:
             self._pods[uid] = pod
         self._ledger.observe(before, pod, uid)
+        self._groups.observe(before, pod, uid)
+        if self._preemption.observe(before, pod, uid) and pod is not None and self.is_ours(pod):
+            self._preemption.nominated(self.demand(pod), now_s=now_s)
         self._findings.pod(uid, before, pod, now_s=now_s)
         held_on, holds_on = node_held(before), node_held(pod)
         if before is not None and held_on is not None:
             self._places.pod_gone(before, held_on, now_s=now_s)
+            if holds_on is None:
+                self._preemption.pod_left(held_on, now_s=now_s)
         if pod is not None and holds_on is not None:
             self._places.pod_bound(pod, holds_on)
         self._changes += 1
@@ -146,6 +164,8 @@ class Engine:
         else:
             self._models[key] = model
         self._places.model(key, model)
+        for pod in self._preemption.waiting(key):
+            self._preemption.nominated(self.demand(pod), now_s=self._now_s)
         self._changes += 1
 
     def observe_quota(self, name: str, quota: TenantQuotaObservation | None) -> None:
@@ -178,6 +198,8 @@ class Engine:
                 self._age_use(row, force=False)
         if self._places.expire(now_s):
             self._changes += 1
+        self._preemption.tick(now_s)
+        self._groups.expire(now_s)
         self._findings.tick(now_s)
 
     # -- questions ---------------------------------------------------------------------------------------------------
@@ -196,19 +218,23 @@ class Engine:
         A pod whose binding is in doubt, or not seen yet, can go nowhere else: its node alone is admitted.
 
         Ends the pod's earlier intent. With exactly one node admitted the intent stands there at once, because
-        kube-scheduler then asks nothing more before it binds.
+        kube-scheduler then asks nothing more before it binds. A pod of a group is given one node only, so that its
+        place is known before any pod of the group is bound.
+
+        The node that victims leave for this very pod says so: it is not unresolvable (``FilterVerdict.passing``).
         """
         self._clock(now_s)
         self._ledger.end_intent(demand.uid)
-        self._ledger.flush()
-        headroom = self._headroom(demand, intents=True)
-        refusal = self._pod_refusal(demand, headroom)
-        if refusal is not None:
-            return _refused_everywhere(refusal, nodes)
-        codes = self._codes(demand, headroom)[self._fleet.indexes(nodes)]
-        verdict = FilterVerdict(nodes=nodes, codes=codes, reason=None, counts=_count(codes))
-        if verdict.admits == 1:
-            self._intend(demand, nodes[int(np.flatnonzero(codes == ADMITTED)[0])], now_s=now_s)
+        if demand.nominated_node is not None:
+            self._preemption.offered(demand, now_s=now_s)
+        with self._aside((demand.uid,)):
+            verdict = self._filter(demand, nodes)
+            place = self._only_place(demand, verdict)
+        if place is not None:
+            verdict = _only(verdict, place)
+            self._give_place(demand, nodes[place], now_s=now_s)
+        elif demand.group is not None:
+            self._groups.answer(demand.group, demand, None, now_s=now_s)
         return verdict
 
     def would_admit(self, demand: PodDemand, nodes: Sequence[str] | None = None, *, now_s: float) -> Reason | None:
@@ -217,8 +243,15 @@ class Engine:
         Returns: None when one of them can take the pod now, else why not (of several reasons ``main_reason``).
         """
         self._clock(now_s)
+        if demand.group is not None:
+            return self._would_admit_group(demand.group, demand, nodes)
         if self._ledger.intended_node(demand.uid) is not None:  # a pod with an intent was just admitted
             return None
+        with self._aside((demand.uid,)):
+            return self._would_admit(demand, nodes)
+
+    def _would_admit(self, demand: PodDemand, nodes: Sequence[str] | None) -> Reason | None:
+        """The same for one pod as things are booked now."""
         self._ledger.flush()
         headroom = self._headroom(demand, intents=True)
         refusal = self._pod_refusal(demand, headroom)
@@ -240,7 +273,8 @@ class Engine:
         self._clock(now_s)
         self._ledger.end_intent(demand.uid)
         version = self.version
-        judged = self._judge(demand, nodes)
+        with self._aside((demand.uid,)):
+            judged = self._judge(demand, nodes)
         order = judged.cheapest(2)
         result = self._scores(judged, order)
         if judged.costs is None:
@@ -387,6 +421,11 @@ class Engine:
         """
         return self._findings.take()
 
+    def pod_key(self, uid: str) -> ObjectKey | None:
+        """Namespace and name of a pod that the API server shows."""
+        pod = self._pods.get(uid)
+        return ObjectKey(pod.namespace, pod.name) if pod is not None else None
+
     # -- reservations ------------------------------------------------------------------------------------------------
 
     def reserve(self, demand: PodDemand, node: str, *, now_s: float, decision_id: str = "") -> Reservation | Refusal:
@@ -410,27 +449,39 @@ class Engine:
                 return _refusal(Reason.ALREADY_BOUND)
             return pod.reservation or self._reservation(demand, node, (), decision_id)
         self._ledger.end_intent(demand.uid)
-        self._ledger.flush()
-        headroom = self._headroom(demand, intents=False)
-        refusal = pod_refusal(demand, headroom)
-        if refusal is not None:
-            return _refusal(refusal)
-        row = self._fleet.get(node)
-        if row is None or row.node is None:
-            return _refusal(Reason.NODE_UNKNOWN)
-        columns = self._fleet.columns_of(row, demand.resource, but_not_uid=demand.uid)
-        reason = node_refusal(
-            columns,
-            demand,
-            headroom=headroom,
-            tenant_code=self._fleet.tenant_code(self._tenants.named(demand.namespace)),
-            whole_gpu_free_ratio=self._settings.hbm.whole_gpu_free_ratio,
-        )
+        if demand.group is None:
+            reason = self._bind_refusal(demand, node)
+        else:
+            reason = self._group_refusal(demand.group, demand, node, now_s=now_s)
         if reason is not None:
             return _refusal(reason)
         reservation = self._reservation(demand, node, self._ledger.assume(demand, node), decision_id)
         self._ledger.reserved(demand.uid, node, reservation, now_s=now_s)
         return reservation
+
+    def keep_victims(self, demand: PodDemand, offers: Sequence[VictimOffer], *, now_s: float) -> VictimsVerdict:
+        """Tell which of kube-scheduler's offers to preempt would really make room for the pod.
+
+        An offer is kept when HBM and quota admit the pod once its victims are gone; where only HBM is short on a shared
+        GPU, victims are added. Nobody dies for a pod that quota refuses, or whose victims of an earlier offer are still
+        leaving. What was agreed is kept for the pod, as a nomination.
+        """
+        self._clock(now_s)
+        self._ledger.end_intent(demand.uid)
+        if demand.problem is not None:
+            return VictimsVerdict(kept=(), added=0, reason=demand.problem)
+        if self._ledger.own_nodes(demand.uid):
+            return VictimsVerdict(kept=(), added=0, reason=Reason.BINDING_UNDECIDED)
+        hold = self._ledger.held(demand.uid)
+        with self._aside((demand.uid,), changed=True):
+            if hold is not None and self._preemption.opens(hold):
+                return VictimsVerdict(kept=(), added=0, reason=Reason.VICTIMS_LEAVING)
+            verdict = self._preemption.keep(demand, offers)
+        if hold is not None and not hold.promised:
+            self._ledger.end_hold(demand.uid)  # nothing will open there, or kube-scheduler goes elsewhere
+        if verdict.kept and demand.group is None:
+            self._preemption.agreed(demand, verdict.kept, now_s=now_s)
+        return verdict
 
     def settle(self, uid: str, node: str, *, now_s: float) -> None:
         """The binding was accepted: what stands on this node is real, what the UID held elsewhere in doubt is not."""
@@ -450,6 +501,169 @@ class Engine:
     def _clock(self, now_s: float) -> None:
         self._now_s = now_s
         self._ledger.expire(now_s)
+        self._preemption.expire(now_s)
+
+    @contextmanager
+    def _aside(self, uids: Sequence[str], *, changed: bool = False) -> Iterator[None]:
+        """Inside, the places that are kept for these pods are not counted; afterwards everything stands as before.
+
+        Args:
+            uids: Of the pods. One without a hold costs a look-up.
+            changed: Whether rows are changed and restored inside in any case.
+        """
+        if not changed and all(self._ledger.held(uid) is None for uid in uids):
+            yield
+            return
+        version = self.version
+        self._ledger.put_aside(uids)
+        self._ledger.flush()
+        try:
+            yield
+        finally:
+            self._ledger.put_back()
+            self._ledger.flush()
+            self._changes = version - self._ledger.changes
+
+    def _filter(self, demand: PodDemand, nodes: Sequence[str]) -> FilterVerdict:
+        """The verdict as things are booked now."""
+        self._ledger.flush()
+        headroom = self._headroom(demand, intents=True)
+        refusal = self._pod_refusal(demand, headroom)
+        hold = self._ledger.held(demand.uid)
+        if refusal is not None and hold is None:
+            return _refused_everywhere(refusal, nodes)
+        indexes = self._fleet.indexes(nodes)
+        if refusal is None:
+            codes = self._codes(demand, headroom)[indexes]
+        else:
+            codes = np.full(len(nodes), CODE_OF_REASON.get(refusal, -1), dtype=np.int8)
+        if hold is not None:
+            row = self._fleet.get(hold.node)
+            here = indexes == row.index if row is not None else np.zeros(len(nodes), dtype=np.bool_)
+            if (codes[here] != ADMITTED).any() and self._preemption.opens(hold):
+                codes[here] = CODE_OF_REASON[Reason.VICTIMS_LEAVING]
+            elif refusal is not None:
+                return _refused_everywhere(refusal, nodes)
+        return FilterVerdict(nodes=nodes, codes=codes, reason=None, counts=_count(codes))
+
+    def _only_place(self, demand: PodDemand, verdict: FilterVerdict) -> int | None:
+        """Position of the one node that the pod goes to, where that is settled by filter already."""
+        if verdict.admits == 1:
+            return int(np.flatnonzero(verdict.codes == ADMITTED)[0])
+        if demand.group is None or not verdict.admits:
+            return None
+        hold = self._ledger.held(demand.uid)
+        row = self._fleet.get(hold.node) if hold is not None else None
+        if row is not None:
+            kept = np.flatnonzero((self._fleet.indexes(verdict.nodes) == row.index) & (verdict.codes == ADMITTED))
+            if len(kept):
+                return int(kept[0])
+        judged = self._judge(demand, verdict.nodes)
+        return int(judged.admitted[judged.cheapest(1)[0]])
+
+    def _give_place(self, demand: PodDemand, node: str, *, now_s: float) -> None:
+        """Filter settled where the pod goes: a guess for a single pod, a promise once its group has begun to bind."""
+        if demand.group is None:
+            self._intend(demand, node, now_s=now_s)
+            return
+        if self._ledger.own_nodes(demand.uid):
+            return
+        self._groups.answer(demand.group, demand, node, now_s=now_s)
+        hold = self._ledger.held(demand.uid)
+        if hold is not None and hold.promised and hold.node == node:
+            return
+        if self._groups.started(demand.group, self._placed):
+            self._promise(demand, node, now_s=now_s)
+        else:
+            self._intend(demand, node, now_s=now_s)
+
+    def _placed(self, uid: str) -> bool:
+        """Whether a pod that is not seen bound holds a place for good."""
+        hold = self._ledger.held(uid)
+        return bool(self._ledger.own_nodes(uid)) or (hold is not None and hold.promised)
+
+    def _promise(self, demand: PodDemand, node: str, *, now_s: float) -> None:
+        if demand.resource is not None:
+            self._ledger.hold(demand, node, promised=True, now_s=now_s, ttl_s=self._settings.group_hold_ttl_s)
+
+    def _group_refusal(self, group: ObjectKey, demand: PodDemand, node: str, *, now_s: float) -> Reason | None:
+        """Why a pod of a group may not be bound; None: it may. The first bind settles the places of all its pods."""
+        hold = self._ledger.held(demand.uid)
+        if hold is not None and hold.promised and hold.node == node:
+            row = self._fleet.get(node)
+            return Reason.NODE_UNKNOWN if row is None or row.node is None else None
+        if self._groups.started(group, self._placed):
+            with self._aside((demand.uid,)):
+                return self._bind_refusal(demand, node)
+        answers = self._groups.places(group, demand.uid, node)
+        if not answers:
+            return Reason.GROUP_INCOMPLETE
+        for answer in answers:
+            self._ledger.end_intent(answer.demand.uid)
+        for number, answer in enumerate(answers):
+            reason = self._bind_refusal(answer.demand, answer.node)
+            if reason is None:
+                self._promise(answer.demand, answer.node, now_s=now_s)
+                continue
+            for other in answers:
+                self._ledger.end_hold(other.demand.uid)
+            self._groups.start_over(group)
+            return reason if number == 0 else Reason.GROUP_INCOMPLETE
+        return None
+
+    def _would_admit_group(self, group: ObjectKey, demand: PodDemand, nodes: Sequence[str] | None) -> Reason | None:
+        """Whether all pods of the group that wait would find a place together, on the nodes that one was offered."""
+        waiting = [self.demand(pod) for pod in self._groups.pending(group) if not self._placed(pod.uid)]
+        names = nodes if nodes is not None else self._fleet.names()
+        members = (waiting or [demand])[:MOST_MEMBERS]
+        uids = [each.uid for each in waiting or [demand]]
+        with self._aside(uids, changed=True):
+            lifted = self._ledger.lift_intents(uids)
+            try:
+                for each in members:
+                    judged = self._judge(each, names, cordoned=nodes is not None)
+                    cheapest = judged.cheapest(1)
+                    if not cheapest:
+                        return judged.main_refusal()
+                    self._ledger.intend(each, judged.nodes[int(judged.admitted[cheapest[0]])], now_s=self._now_s)
+                return None
+            finally:
+                for each in members:
+                    self._ledger.end_intent(each.uid)
+                self._ledger.restore_intents(lifted)
+
+    def _verdict(self, row: NodeRow, demand: PodDemand) -> Reason | None:
+        """Filter's question about one node, as things are booked now."""
+        headroom = self._headroom(demand, intents=True)
+        refusal = pod_refusal(demand, headroom)
+        if refusal is not None:
+            return refusal
+        codes = node_codes(
+            self._fleet.columns(demand.resource).take(np.array([row.index])),
+            demand,
+            headroom=headroom,
+            tenant_code=self._fleet.tenant_code(self._tenants.named(demand.namespace)),
+            whole_gpu_free_ratio=self._settings.hbm.whole_gpu_free_ratio,
+        )
+        return REASON_OF_CODE[int(codes[0])]
+
+    def _bind_refusal(self, demand: PodDemand, node: str) -> Reason | None:
+        """Bind's question: GPU count, HBM and quota on one node, intents not counted."""
+        self._ledger.flush()
+        headroom = self._headroom(demand, intents=False)
+        refusal = pod_refusal(demand, headroom)
+        if refusal is not None:
+            return refusal
+        row = self._fleet.get(node)
+        if row is None or row.node is None:
+            return Reason.NODE_UNKNOWN
+        return node_refusal(
+            self._fleet.columns_of(row, demand.resource, but_not_uid=demand.uid),
+            demand,
+            headroom=headroom,
+            tenant_code=self._fleet.tenant_code(self._tenants.named(demand.namespace)),
+            whole_gpu_free_ratio=self._settings.hbm.whole_gpu_free_ratio,
+        )
 
     def _margins(self, row: NodeRow) -> tuple[float, float]:
         """Ratios of HBM kept back: where the exporter shows a device, and where only the label tells its size."""
@@ -605,8 +819,11 @@ class Engine:
         """Take what the pod holds off its nodes, the use that the exporter names as its own included."""
         pod = ObjectKey(demand.namespace, demand.name)
         intended = self._ledger.intended_node(demand.uid)
+        kept = self._ledger.held(demand.uid)
         held = node_held(self._pods.get(demand.uid))
         names = {*self.holder(demand.uid), *((intended,) if intended is not None else ())}
+        if kept is not None:
+            names.add(kept.node)
         aside = []
         for name in sorted(names):
             row = self._fleet.get(name)
@@ -665,6 +882,15 @@ def _without_pod(use: GpuUse, pod: ObjectKey) -> GpuUse:
     if use.pod != pod or use.used_bytes is None or use.free_bytes is None:
         return use
     return replace(use, used_bytes=0, free_bytes=use.free_bytes + use.used_bytes, pod=None)
+
+
+def _only(verdict: FilterVerdict, place: int) -> FilterVerdict:
+    """The verdict with this one of the admitted nodes alone."""
+    if verdict.admits == 1:
+        return verdict
+    codes = np.where(verdict.codes == ADMITTED, CODE_OF_REASON[Reason.GROUP_ELSEWHERE], verdict.codes).astype(np.int8)
+    codes[place] = ADMITTED
+    return FilterVerdict(nodes=verdict.nodes, codes=codes, reason=None, counts=_count(codes))
 
 
 def _refusal(reason: Reason) -> Refusal:

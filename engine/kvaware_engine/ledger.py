@@ -1,10 +1,15 @@
 """The ledger: who holds what on which node, from the first guess to the pod's end, and what tenants pay for it.
 
 intent (a guess) -> own (we write the binding; in doubt until it is settled) -> observed (the API server shows it)
+
+Beside these a pod that is not bound may have one *hold*, a place that is kept for longer than a guess: a nomination
+(room that victims leave, counted as an intent is) or a promise (a place in its group, counted as if it were bound). A
+hold steps back while the pod has an intent or a booking of ours.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from math import inf
 
 from kvaware_engine.decisions import PodDemand
 from kvaware_engine.fleet import Fleet, NodeRow
@@ -12,7 +17,7 @@ from kvaware_engine.observations import GpuClass, ObjectKey, PodObservation, Res
 from kvaware_engine.pools import Booking, BookingKind
 from kvaware_engine.tenants import Charge, Tenants
 
-__all__ = ["Ledger", "node_held"]
+__all__ = ["Hold", "Ledger", "node_held"]
 
 
 @dataclass(slots=True)
@@ -30,6 +35,21 @@ class _Intent:
     expires_at_s: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """A place kept for a pod that is not bound yet."""
+
+    demand: PodDemand
+    node: str
+    bookings: tuple[Booking, ...]
+    promised: bool
+    """Whether binds count it as well as filters: a place in a group, not only a nomination."""
+    victims: frozenset[str]
+    """UIDs of the pods that are to make room, as far as known."""
+    at_s: float
+    expires_at_s: float
+
+
 class Ledger:
     """Bookings on the fleet's rows, keyed by (pod UID, node). One owner; every method is synchronous."""
 
@@ -41,6 +61,11 @@ class Ledger:
         """Pod UID to node to booking."""
         self._intents: dict[str, _Intent] = {}
         """Pod UID to intent, oldest first (their time to live is one constant)."""
+        self._holds: dict[str, Hold] = {}
+        self._next_hold_ends_at_s = inf
+        """When the first of them ends, or before."""
+        self._aside: frozenset[str] = frozenset()
+        """The pods whose holds are not counted just now."""
         self.changes = 0
         """Grows with every booking that comes or goes, and with every column that changes for it."""
 
@@ -61,8 +86,18 @@ class Ledger:
         return intent.node if intent is not None else None
 
     def intended_nodes(self) -> set[str]:
-        """Every node on which some intent stands."""
-        return {intent.node for intent in self._intents.values()}
+        """Every node on which some intent or nomination stands."""
+        return {intent.node for intent in self._intents.values()} | {
+            hold.node for hold in self._holds.values() if not hold.promised
+        }
+
+    def held(self, uid: str) -> Hold | None:
+        """The place that is kept for the pod."""
+        return self._holds.get(uid)
+
+    def holds(self) -> list[Hold]:
+        """All places that are kept."""
+        return list(self._holds.values())
 
     def own_amounts(self, uid: str) -> tuple[int, int]:
         """GPUs and HBM bytes that the pod's own bookings cost its tenant already."""
@@ -78,8 +113,11 @@ class Ledger:
 
     def intend(self, demand: PodDemand, node: str, *, now_s: float) -> None:
         """Guess that the pod goes there; nothing where it holds more than a guess already."""
-        if demand.uid in self._own:
+        hold = self._holds.get(demand.uid)
+        if demand.uid in self._own or (hold is not None and hold.promised):
             return
+        if hold is not None:
+            self._unbook(hold.node, demand.uid)
         self._intents[demand.uid] = _Intent(node, now_s + self._intent_ttl_s)
         self._book(node, demand.uid, self._bookings_of(demand, node, BookingKind.INTENT))
 
@@ -88,6 +126,100 @@ class Ledger:
         intent = self._intents.pop(uid, None)
         if intent is not None:
             self._unbook(intent.node, uid)
+            self._count_hold(uid)
+
+    def lift_intents(self, uids: Iterable[str]) -> list[tuple[str, _Intent, tuple[Booking, ...]]]:
+        """Take the intents of these pods off the nodes. Returns: what ``restore_intents`` needs."""
+        lifted = []
+        for uid in uids:
+            intent = self._intents.get(uid)
+            row = self._fleet.get(intent.node) if intent is not None else None
+            if intent is not None and row is not None:
+                lifted.append((uid, intent, row.bookings.get(uid, ())))
+                self.end_intent(uid)
+        return lifted
+
+    def restore_intents(self, lifted: Iterable[tuple[str, _Intent, tuple[Booking, ...]]]) -> None:
+        """Put them back as they were."""
+        for uid, intent, bookings in lifted:
+            self._intents[uid] = intent
+            self._book(intent.node, uid, bookings)
+        self._intents = dict(sorted(self._intents.items(), key=lambda item: item[1].expires_at_s))
+
+    def hold(
+        self,
+        demand: PodDemand,
+        node: str,
+        *,
+        promised: bool,
+        now_s: float,
+        ttl_s: float,
+        victims: Iterable[str] = (),
+    ) -> None:
+        """Keep a place for the pod, instead of any that was kept before. See ``Hold``."""
+        self.end_hold(demand.uid)
+        kind = BookingKind.OWN if promised else BookingKind.INTENT
+        bookings = self._bookings_of(demand, node, kind)
+        if not promised:  # its devices are not free yet: which they will be shows when the victims are gone
+            bookings = tuple(replace(booking, devices=()) for booking in bookings)
+        self._holds[demand.uid] = Hold(
+            demand=demand,
+            node=node,
+            bookings=bookings,
+            promised=promised,
+            victims=frozenset(victims),
+            at_s=now_s,
+            expires_at_s=now_s + ttl_s,
+        )
+        self._next_hold_ends_at_s = min(self._next_hold_ends_at_s, now_s + ttl_s)
+        self._count_hold(demand.uid)
+        self.changes += 1
+
+    def end_hold(self, uid: str) -> None:
+        """The place is kept no longer."""
+        hold = self._holds.pop(uid, None)
+        if hold is not None:
+            if self._hold_counts(uid):
+                self._unbook(hold.node, uid)
+            self.changes += 1
+
+    def put_aside(self, uids: Iterable[str]) -> None:
+        """Do not count the holds of these pods until ``put_back``: a pod is not in its own way."""
+        aside = frozenset(uids)
+        for uid in aside:
+            hold = self._holds.get(uid)
+            if hold is not None and self._hold_counts(uid):
+                self._unbook(hold.node, uid)
+        self._aside = aside
+
+    def put_back(self) -> None:
+        """Count them again, where they still stand."""
+        aside, self._aside = self._aside, frozenset()
+        for uid in aside:
+            self._count_hold(uid)
+
+    def ended_holds(self, now_s: float) -> list[Hold]:
+        """The holds whose time is up; their owner ends or renews each."""
+        if now_s < self._next_hold_ends_at_s:
+            return []
+        ended = [hold for hold in self._holds.values() if hold.expires_at_s <= now_s]
+        running = (hold.expires_at_s for hold in self._holds.values() if hold.expires_at_s > now_s)
+        self._next_hold_ends_at_s = min(running, default=inf)
+        return ended
+
+    def renew(self, hold: Hold, *, expires_at_s: float) -> None:
+        """Keep a place for longer."""
+        self._holds[hold.demand.uid] = replace(hold, expires_at_s=expires_at_s)
+        self._next_hold_ends_at_s = min(self._next_hold_ends_at_s, expires_at_s)
+
+    def _hold_counts(self, uid: str) -> bool:
+        """Whether a hold of the pod stands on its row now."""
+        return uid not in self._own and uid not in self._intents and uid not in self._aside
+
+    def _count_hold(self, uid: str) -> None:
+        hold = self._holds.get(uid)
+        if hold is not None and self._hold_counts(uid):
+            self._book(hold.node, uid, hold.bookings)
 
     def expire(self, now_s: float) -> None:
         """End the guesses whose time is up."""
@@ -99,6 +231,9 @@ class Ledger:
 
     def assume(self, demand: PodDemand, node: str) -> tuple[int, ...]:
         """Book what was checked. Returns: the devices that the pod is assumed to get, empty where nobody can tell."""
+        hold = self._holds.get(demand.uid)
+        if hold is not None and self._hold_counts(demand.uid):
+            self._unbook(hold.node, demand.uid)
         bookings = self._bookings_of(demand, node, BookingKind.OWN)
         self._book(node, demand.uid, bookings)
         return bookings[0].devices if bookings else ()
@@ -132,14 +267,20 @@ class Ledger:
         if not own:
             del self._own[uid]
         self._unbook(node, uid)
+        self._count_hold(uid)
         self.changes += 1
 
     def forget_unseen(self, *, listed_at_s: float, uids: Collection[str]) -> None:
-        """Drop own settled bookings, older than a complete list of pods, of pods that are not in it."""
+        """Drop own settled bookings and holds, older than a complete list of pods, of pods that are not in it."""
         gone = [
             uid
             for uid, by_node in self._own.items()
             if uid not in uids and all(own.settled and own.at_s < listed_at_s for own in by_node.values())
+        ]
+        gone += [
+            uid
+            for uid, hold in self._holds.items()
+            if uid not in uids and uid not in self._own and hold.at_s < listed_at_s
         ]
         for uid in gone:
             self.end(uid)
@@ -156,8 +297,9 @@ class Ledger:
             self._book(holds_on, uid, _observed_bookings(after))
 
     def end(self, uid: str) -> bool:
-        """Drop the pod's intent and own bookings; tell whether there were any."""
-        stood = uid in self._own or uid in self._intents
+        """Drop the pod's intent, hold and own bookings; tell whether there were any."""
+        stood = uid in self._own or uid in self._intents or uid in self._holds
+        self.end_hold(uid)
         self.end_intent(uid)
         for node in self._own.pop(uid, {}):
             self._unbook(node, uid)

@@ -119,6 +119,8 @@ class GpuUse:
     mig_profile: str | None = None
     pod: ObjectKey | None = None
     """The pod that holds it, where the exporter tells."""
+    utilization_ratio: float | None = None
+    """Share of time in which it works, 0..1; no decision depends on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

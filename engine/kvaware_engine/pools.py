@@ -11,7 +11,17 @@ from enum import IntEnum
 
 from kvaware_engine.observations import GpuClass, GpuPool, GpuUse, ObjectKey
 
-__all__ = ["MOST_BYTES", "UNKNOWN", "Booking", "BookingKind", "DeviceState", "PoolSummary", "devices_of", "summarise"]
+__all__ = [
+    "MOST_BYTES",
+    "UNKNOWN",
+    "Booking",
+    "BookingKind",
+    "DeviceState",
+    "PoolSummary",
+    "devices_of",
+    "summarise",
+    "uses_by_device",
+]
 
 UNKNOWN = -1
 """In columns of bytes: nobody told. (``None`` does not fit an int64 column.)"""
@@ -90,7 +100,7 @@ def _round_up(value: int) -> int:
     return -(-value // FOREIGN_STEP_BYTES) * FOREIGN_STEP_BYTES
 
 
-def _uses_by_device(pool: GpuPool, uses: Sequence[GpuUse]) -> list[GpuUse | None]:
+def uses_by_device(pool: GpuPool, uses: Sequence[GpuUse]) -> list[GpuUse | None]:
     """The exporter's entries of this pool in index order, padded with None to the pool's size."""
     if pool.mig_profile is None:
         mine = [use for use in uses if not use.mig_profile]
@@ -155,7 +165,7 @@ def devices_of(
     Source: design.md §5, taken(gpu).
     """
     booked = list(bookings)
-    by_device = _uses_by_device(pool, uses) if uses is not None else [None] * pool.devices
+    by_device = uses_by_device(pool, uses) if uses is not None else [None] * pool.devices
     known: dict[ObjectKey, list[int]] = {}
     for position, use in enumerate(by_device):
         if use is not None and use.pod is not None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final
 
-__all__ = ["CODE_OF_REASON", "REASON_OF_CODE", "REFUSAL_TEXTS", "Reason", "main_reason"]
+__all__ = ["CODE_OF_REASON", "PASSING", "REASON_OF_CODE", "REFUSAL_TEXTS", "Reason", "main_reason"]
 
 
 class Reason(StrEnum):
@@ -35,6 +35,9 @@ class Reason(StrEnum):
     STALE_VIEW = "StaleView"
     ALREADY_BOUND = "AlreadyBound"
     BINDING_UNDECIDED = "BindingUndecided"
+    VICTIMS_LEAVING = "VictimsLeaving"
+    GROUP_INCOMPLETE = "GroupIncomplete"
+    GROUP_ELSEWHERE = "GroupElsewhere"
     # choices
     WEIGHTS_ON_NODE = "WeightsOnNode"
     CACHE_ON_NODE = "CacheOnNode"
@@ -65,6 +68,9 @@ REFUSAL_TEXTS: Final[dict[Reason, str]] = {
     Reason.STALE_VIEW: "kvaware: the view of the cluster is stale",
     Reason.ALREADY_BOUND: "kvaware: the pod is bound to another node",
     Reason.BINDING_UNDECIDED: "kvaware: an earlier binding of the pod to another node is not decided yet",
+    Reason.VICTIMS_LEAVING: "kvaware: the pods that make room for this pod on its nominated node are not gone yet",
+    Reason.GROUP_INCOMPLETE: "kvaware: the pods of the group cannot all be reserved, so none is bound",
+    Reason.GROUP_ELSEWHERE: "kvaware: the pod's group is placed as one, and this pod's place is on another node",
 }
 
 REASON_OF_CODE: Final[tuple[Reason | None, ...]] = (
@@ -81,11 +87,18 @@ REASON_OF_CODE: Final[tuple[Reason | None, ...]] = (
     Reason.TENANT_HBM_LIMIT,
     Reason.GUARANTEED_TO_OTHERS,
     Reason.BINDING_UNDECIDED,
+    Reason.VICTIMS_LEAVING,
+    Reason.GROUP_ELSEWHERE,
+    Reason.TENANT_GPU_LIMIT,
 )
 """Verdicts on nodes as small numbers, 0 for admitted. Of several reasons the first is given: what only time or people
 can mend before what a freed GPU mends."""
 
 CODE_OF_REASON: Final = {reason: code for code, reason in enumerate(REASON_OF_CODE) if reason is not None}
+
+PASSING: Final = frozenset({Reason.VICTIMS_LEAVING})
+"""Refusals of a node that time alone ends. kube-scheduler must not take them for unresolvable: it would drop the
+nomination and preempt somewhere else."""
 
 _BESIDE_THE_POINT: Final = frozenset(
     {Reason.NO_SUCH_GPU, Reason.NODE_UNKNOWN, Reason.NODE_UNHEALTHY, Reason.NODE_CORDONED, Reason.NODE_RESERVED}

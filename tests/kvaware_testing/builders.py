@@ -111,6 +111,8 @@ def pod(
     problem: Reason | None = None,
     scheduler_name: str = "kvaware-scheduler",
     priority: int = 0,
+    nominated: str | None = None,
+    group: str | None = None,
 ) -> PodObservation:
     """A pending pod that wants one GPU."""
     return PodObservation(
@@ -129,6 +131,8 @@ def pod(
         problem=problem,
         reservation=reservation,
         priority=priority,
+        nominated_node=nominated,
+        group=group,
     )
 
 
@@ -145,6 +149,8 @@ def bound(
     devices: tuple[int, ...] = (),
     model: str | None = None,
     terminating: bool = False,
+    priority: int = 0,
+    group: str | None = None,
 ) -> PodObservation:
     """A pod that we bound: its reservation is its own."""
     uid = f"uid-{name}"
@@ -157,6 +163,8 @@ def bound(
         ready=ready,
         model=model,
         terminating=terminating,
+        priority=priority,
+        group=group,
         reservation=Reservation(
             model=model,
             tenant="default",

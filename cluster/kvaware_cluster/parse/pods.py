@@ -59,6 +59,8 @@ def parse_pod(raw: dict[str, Any], *, report: Report = silent) -> PodObservation
         problem=problem,
         reservation=_reservation(annotations, report),
         priority=priority if type(priority) is int else 0,
+        nominated_node=intern_or_none(string(status, "nominatedNodeName", "pod.status")),
+        group=_group(spec),
     )
 
 
@@ -167,6 +169,14 @@ def _reservation(annotations: dict[str, Any], report: Report) -> Reservation | N
     except WireError as error:
         report(f"annotation {ANNOTATION_RESERVATION} passed over, whole GPUs are booked: {error}")
         return None
+
+
+def _group(spec: dict[str, Any]) -> str | None:
+    """The PodGroup that the pod is placed with; most pods have none."""
+    if spec.get("schedulingGroup") is None:
+        return None
+    group = mapping(spec, "schedulingGroup", "pod.spec")
+    return intern_or_none(string(group, "podGroupName", "pod.spec.schedulingGroup"))
 
 
 def _is_ready(status: dict[str, Any]) -> bool:
