@@ -1,0 +1,128 @@
+"""The last load of every scaled model, asked for in turn over each poll interval."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Final, Protocol
+
+import structlog
+
+from kvaware_cluster import NotFoundError
+from kvaware_crds.errors import KvawareError
+from kvaware_engine import ModelLoad
+from kvaware_engine.observations import ObjectKey
+
+__all__ = ["Loads", "PollResult"]
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+GIVE_UP_AFTER: Final = 5
+"""Questions in a row without an answer: the rest of the round is not asked, the extender is down for all."""
+
+NOBODY_YET_S: Final = 0.5
+"""While there is nobody to ask about, as before the view is complete: until that is looked for again."""
+
+PollResult = str
+"""``answered`` or ``failed``."""
+
+
+class LoadSource(Protocol):
+    """Where loads come from: ``ExtenderClient``."""
+
+    async def load(self, key: ObjectKey) -> ModelLoad:
+        """A model's traffic now."""
+        ...
+
+
+class Loads:
+    """Kept in memory only: after a restart every load is unknown until it was asked for."""
+
+    def __init__(
+        self,
+        source: LoadSource,
+        *,
+        poll_s: float,
+        grace_s: float,
+        scaled: Callable[[], Mapping[ObjectKey, object]],
+        changed: Callable[[ObjectKey], None],
+        clock: Callable[[], float],
+        asked: Callable[[PollResult], None] = lambda _result: None,
+    ) -> None:
+        """Ask nothing yet.
+
+        Args:
+            source: Asked for one model at a time.
+            poll_s: Between two questions about one model.
+            grace_s: So long without an answer is borne.
+            scaled: The models that are asked about, as keys.
+            changed: Told of each model that was asked about, answered or not.
+            clock: Monotonic seconds.
+            asked: Told how each question ended.
+        """
+        self._source = source
+        self._poll_s, self._grace_s = poll_s, grace_s
+        self._scaled = scaled
+        self._changed = changed
+        self._clock = clock
+        self._asked = asked
+        self._loads: dict[ObjectKey, ModelLoad | None] = {}
+        self._known_at_s: dict[ObjectKey, float] = {}
+        """When a model's load was known last, or first seen to be unknown."""
+        self._trouble = ""
+
+    def of(self, model: ObjectKey) -> ModelLoad | None:
+        """As answered last; None: unknown."""
+        return self._loads.get(model)
+
+    def missing(self, model: ObjectKey, *, unknown: bool) -> bool:
+        """Whether the load has been unknown for longer than is borne; ``unknown`` says whether it is now."""
+        now_s = self._clock()
+        if not unknown:
+            self._known_at_s[model] = now_s
+            return False
+        return now_s - self._known_at_s.setdefault(model, now_s) > self._grace_s
+
+    def forget(self, model: ObjectKey) -> None:
+        """The model is gone, or not scaled any more."""
+        self._loads.pop(model, None)
+        self._known_at_s.pop(model, None)
+
+    async def run(self) -> None:
+        """Ask for ever."""
+        while True:
+            began_s = self._clock()
+            models = sorted(self._scaled())
+            failed = 0
+            for place, model in enumerate(models):
+                await self._until(began_s + self._poll_s * place / len(models))
+                if failed < GIVE_UP_AFTER:
+                    failed = 0 if await self._ask(model) else failed + 1
+                else:
+                    self._take(model, None)
+            await self._until(began_s + (self._poll_s if models else min(NOBODY_YET_S, self._poll_s)))
+
+    async def _until(self, due_s: float) -> None:
+        await asyncio.sleep(max(0.0, due_s - self._clock()))
+
+    async def _ask(self, model: ObjectKey) -> bool:
+        """One question. Returns: whether it makes sense to ask about the next model."""
+        try:
+            load = await self._source.load(model)
+        except KvawareError as error:
+            trouble = type(error).__name__
+            if trouble != self._trouble:  # the change is logged, not the repetition
+                self._trouble = trouble
+                log.warning("load unknown", model=model.name, namespace=model.namespace, error=str(error))
+            self._asked("failed")
+            self._take(model, None)
+            return isinstance(error, NotFoundError)  # then it is about this model alone
+        if self._trouble:
+            self._trouble = ""
+            log.info("loads are answered again")
+        self._asked("answered")
+        self._take(model, load)
+        return True
+
+    def _take(self, model: ObjectKey, load: ModelLoad | None) -> None:
+        if model in self._scaled():  # else it was forgotten meanwhile
+            self._loads[model] = load
+            self._changed(model)

@@ -1,0 +1,1 @@
+"""One module per kind: key → what is → what is written. Each look is safe to run twice, late, or after a crash."""
