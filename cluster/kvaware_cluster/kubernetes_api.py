@@ -126,7 +126,7 @@ def _named(target: ScaleTarget) -> str:
 
 def _scale(raw: RawObject, *, what: str) -> Scale:
     """A Scale as it was answered. Absent numbers are 0: the API server leaves zeros out."""
-    metadata, spec, status = raw.get("metadata"), raw.get("spec") or {}, raw.get("status") or {}
+    metadata, spec, status = raw.get("metadata"), raw.get("spec", {}), raw.get("status", {})
     if type(metadata) is not dict or type(spec) is not dict or type(status) is not dict:
         raise UpstreamError(f"{what}: expected a Scale with metadata, spec and status")
     replicas, current = spec.get("replicas", 0), status.get("replicas", 0)

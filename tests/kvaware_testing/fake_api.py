@@ -102,7 +102,7 @@ class FakeApi:
         app.router.add_post("/api/v1/namespaces/{namespace}/pods/{name}/binding", self._bind)
         app.router.add_patch("/api/v1/namespaces/{namespace}/pods/{name}/status", self._patch_status)
         app.router.add_route("*", "/{path:.*}", self._any)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", self._port, reuse_address=True)
         await site.start()

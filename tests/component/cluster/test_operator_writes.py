@@ -1,0 +1,162 @@
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kvaware_cluster import ConflictError, Kind, KubernetesApi, KubernetesSource, NotFoundError
+from kvaware_crds.errors import UpstreamError
+from kvaware_engine import ObjectKey
+from kvaware_testing.fake_api import Failure, FakeApi, raw_model, raw_pod, raw_quota
+from kvaware_testing.store_harness import FakeClock
+
+LLAMA = ObjectKey("ml", "llama")
+COST = "controller.kubernetes.io/pod-deletion-cost"
+READY = {"type": "Ready", "status": "True", "reason": "AsWanted", "message": ""}
+
+
+@pytest.fixture
+async def cluster(source: KubernetesSource, clock: FakeClock) -> KubernetesApi:
+    return KubernetesApi(source.http, clock=clock)
+
+
+async def model(api: FakeApi, **status: Any) -> str:
+    uid: str = (await api.put("inferencemodel", {**raw_model(), "status": status}))["metadata"]["uid"]
+    return uid
+
+
+def stored(api: FakeApi) -> dict[str, Any]:
+    status: dict[str, Any] = api.objects["inferencemodel"]["ml", "llama"]["status"]
+    return status
+
+
+def writes(api: FakeApi) -> int:
+    return sum(method != "GET" for method, *_ in api.requests)
+
+
+async def test_a_status_replaces_the_one_that_was_seen(api, cluster):
+    uid = await model(api, roles=[{"name": "old"}], conditions=[READY], note="goes")
+    seen = stored(api)
+    # when
+    answered = await cluster.write_status(
+        Kind.INFERENCE_MODEL, LLAMA, uid=uid, status={"roles": [{"name": "both"}]}, seen=seen
+    )
+    # then
+    assert stored(api) == answered == {"roles": [{"name": "both"}]}
+    assert writes(api) == 1
+    _, path, query, headers = api.requests[-1]
+    assert path == "/apis/kvaware.io/v1alpha1/namespaces/ml/inferencemodels/llama/status"
+    assert query == {"fieldManager": "kvaware-operator"}
+    assert headers["content-type"] == "application/merge-patch+json"
+
+
+@pytest.mark.parametrize("seen", [None, {"note": "an older one"}])
+async def test_what_was_not_seen_is_removed_all_the_same(api, cluster, seen: dict[str, Any] | None):
+    """What the operator saw may be old; a field that it does not write must not live on."""
+    uid = await model(api, selector={"a": 1, "b": {"c": 2, "d": 3}}, conditions=[READY], other=1)
+    answered = await cluster.write_status(
+        Kind.INFERENCE_MODEL, LLAMA, uid=uid, status={"selector": {"b": {"c": 5}}}, seen=seen
+    )
+    assert stored(api) == answered == {"selector": {"b": {"c": 5}}}
+    assert writes(api) == 2
+
+
+async def test_an_empty_status_removes_everything(api, cluster):
+    uid = await model(api, conditions=[READY], roles=[])
+    assert await cluster.write_status(Kind.INFERENCE_MODEL, LLAMA, uid=uid, status={}) == {}
+    assert stored(api) == {}
+
+
+async def test_none_counts_as_left_out_at_every_depth(api, cluster):
+    """A merge patch would store the nulls of a list, and the schema refuses them."""
+    uid = await model(api, desired=3)
+    status = {"desired": None, "roles": [{"name": "both", "desired": None}], "more": {"x": None, "y": 1}}
+    answered = await cluster.write_status(Kind.INFERENCE_MODEL, LLAMA, uid=uid, status=status)
+    assert stored(api) == answered == {"roles": [{"name": "both"}], "more": {"y": 1}}
+
+
+async def test_the_same_status_again_changes_nothing(api, cluster):
+    """strimzi/strimzi-kafka-operator#13079: a write that changes nothing must not wake its writer."""
+    uid = await model(api, conditions=[READY])
+    version = api.version
+    await cluster.write_status(Kind.INFERENCE_MODEL, LLAMA, uid=uid, status={"conditions": [READY]})
+    assert api.version == version
+
+
+async def test_a_status_lands_only_on_the_object_that_was_seen(api, cluster):
+    await model(api, conditions=[READY])
+    with pytest.raises(ConflictError):
+        await cluster.write_status(Kind.INFERENCE_MODEL, LLAMA, uid="another", status={})
+    assert stored(api) == {"conditions": [READY]}
+
+
+async def test_a_status_of_what_is_gone_is_not_found(cluster):
+    with pytest.raises(NotFoundError):
+        await cluster.write_status(Kind.INFERENCE_MODEL, LLAMA, uid="u", status={})
+
+
+async def test_an_older_crd_shows_in_what_was_stored(api, cluster):
+    """slauger/openvox-operator#555: the server drops fields that the installed CRD does not know, without a word."""
+    api.kinds["inferencemodel"] = replace(api.kinds["inferencemodel"], status_fields=frozenset({"conditions"}))
+    uid = await model(api)
+    wanted = {"conditions": [READY], "roles": [{"name": "both"}]}
+    answered = await cluster.write_status(Kind.INFERENCE_MODEL, LLAMA, uid=uid, status=wanted)
+    assert answered == {"conditions": [READY]}
+    assert writes(api) == 1
+
+
+async def test_a_default_that_the_server_puts_back_is_removed_once(api, cluster, monkeypatch):
+    """A field with a default comes back whenever it is removed: two writes, not writes without end."""
+    uid = await model(api)
+    put = api.put
+
+    async def defaulting(kind: str, raw: dict[str, Any]) -> dict[str, Any]:
+        return await put(kind, {**raw, "status": {"generation": 0, **raw["status"]}})
+
+    monkeypatch.setattr(api, "put", defaulting)
+    answered = await cluster.write_status(Kind.INFERENCE_MODEL, LLAMA, uid=uid, status={"conditions": []})
+    assert answered == {"generation": 0, "conditions": []}
+    assert writes(api) == 2
+
+
+async def test_cluster_scoped_kinds_have_their_path(api, cluster):
+    quota = await api.put("tenantquota", raw_quota())
+    key = ObjectKey("", "team-a")
+    await cluster.write_status(Kind.TENANT_QUOTA, key, uid=quota["metadata"]["uid"], status={"used": {"gpus": 1}})
+    assert api.requests[-1][1] == "/apis/kvaware.io/v1alpha1/tenantquotas/team-a/status"
+    assert api.objects["tenantquota"]["", "team-a"]["status"] == {"used": {"gpus": 1}}
+
+
+@pytest.mark.parametrize("body", [{}, {"metadata": {}, "status": []}, {"metadata": {}, "status": None}])
+async def test_an_answer_without_its_status_is_an_upstream_error(api, cluster, body: dict[str, Any]):
+    await model(api)
+    api.failures["write"] = Failure(200, body=body)
+    with pytest.raises(UpstreamError, match="status of inferencemodel ml/llama"):
+        await cluster.write_status(Kind.INFERENCE_MODEL, LLAMA, uid="u", status={})
+
+
+async def test_a_deletion_cost_is_set_changed_and_removed(api, cluster):
+    """Other annotations, and who else wrote them, stay."""
+    pod = await api.put("pod", raw_pod(annotations={"mine": "stays"}))
+    key, uid = ObjectKey("ml", "p1"), pod["metadata"]["uid"]
+
+    def annotations() -> dict[str, str]:
+        found: dict[str, str] = api.objects["pod"]["ml", "p1"]["metadata"]["annotations"]
+        return found
+
+    await cluster.write_deletion_cost(key, uid=uid, cost=-17)
+    assert annotations() == {"mine": "stays", COST: "-17"}
+    assert api.requests[-1][2] == {"fieldManager": "kvaware-operator"}
+    await cluster.write_deletion_cost(key, uid=uid, cost=0)
+    assert annotations()[COST] == "0"
+    await cluster.write_deletion_cost(key, uid=uid, cost=None)
+    assert annotations() == {"mine": "stays"}
+
+
+async def test_a_deletion_cost_lands_only_on_the_pod_that_was_judged(api, cluster):
+    """A StatefulSet's pod comes back under its name, with an empty cache."""
+    await api.put("pod", raw_pod())
+    with pytest.raises(ConflictError):
+        await cluster.write_deletion_cost(ObjectKey("ml", "p1"), uid="another", cost=5)
+    with pytest.raises(NotFoundError):
+        await cluster.write_deletion_cost(ObjectKey("ml", "p2"), uid="another", cost=5)
+    assert COST not in api.objects["pod"]["ml", "p1"]["metadata"]["annotations"]
