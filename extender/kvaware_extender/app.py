@@ -4,35 +4,47 @@ import asyncio
 import gc
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
+from pathlib import Path
 from typing import Final
 
 import structlog
 from aiohttp import web
 
-from kvaware_cluster import Source, Store
-from kvaware_engine import Engine
+from kvaware_cluster import Source, Store, WorkerScraper
+from kvaware_cluster.profiles import load_profiles
+from kvaware_engine import Engine, HardwareProfile, WorkerReport, Workers
 from kvaware_extender import collectors
 from kvaware_extender.binding import Binder
 from kvaware_extender.decision_log import DecisionLog
 from kvaware_extender.errors import TaskEndedError
 from kvaware_extender.feed import Feed
+from kvaware_extender.findings import FindingsWriter
 from kvaware_extender.freshness import Freshness
 from kvaware_extender.memory import Memory
 from kvaware_extender.metrics import Metrics
 from kvaware_extender.openapi import describe
+from kvaware_extender.pace import Pace
+from kvaware_extender.preemption import Preemptions
 from kvaware_extender.repeats import Repeats
 from kvaware_extender.replies import MAX_BODY, errors_as_json
+from kvaware_extender.routes.models import model_routes
 from kvaware_extender.routes.scheduler import scheduler_routes
 from kvaware_extender.routes.service import service_routes
 from kvaware_extender.routes.table import Route, add_routes
 from kvaware_extender.routes.v1 import v1_routes
+from kvaware_extender.routes.workers import worker_routes
 from kvaware_extender.settings import ExtenderSettings
 from kvaware_extender.tasks import Tasks
+from kvaware_extender.token_file import TokenFile
+from kvaware_extender.token_reviews import TokenReviews
 from kvaware_extender.verbs import Verbs
 from kvaware_extender.wakeups import WakeUps
+from kvaware_extender.worker_auth import WorkerAuth
+from kvaware_extender.worker_feed import WorkerFeed
+from kvaware_extender.worker_figures import WorkerFigures
 
 __all__ = ["Extender", "run_extender", "running_extender"]
 
@@ -48,7 +60,14 @@ SHUTDOWN_MARGIN_S: Final = 1.0
 class Extender:
     """The wired parts. Nothing runs before ``running_extender``."""
 
-    def __init__(self, settings: ExtenderSettings, source: Source, *, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        settings: ExtenderSettings,
+        source: Source,
+        *,
+        clock: Callable[[], float],
+        profiles: Mapping[str, HardwareProfile] | None = None,
+    ) -> None:
         self.settings = settings
         self.clock = clock
         self.tasks = Tasks()
@@ -58,6 +77,7 @@ class Extender:
         self.freshness = Freshness(self.store, stale_view=settings.stale_view, max_view_age_s=settings.max_view_age_s)
         self.memory = Memory()
         self.decisions = DecisionLog(target=settings.decision_log, capacity=settings.decision_log_queue)
+        pace = Pace(per_s=settings.wake_up.per_s, burst=settings.wake_up.burst, clock=clock)
         self.wakeups = WakeUps(
             engine=self.engine,
             source=source,
@@ -65,6 +85,17 @@ class Extender:
             freshness=self.freshness,
             metrics=self.metrics,
             settings=settings.wake_up,
+            pace=pace,
+            clock=clock,
+        )
+        self.findings = FindingsWriter(
+            engine=self.engine,
+            source=source,
+            view=self.store,
+            freshness=self.freshness,
+            pace=pace,
+            leave=settings.wake_up.burst // 2,
+            metrics=self.metrics,
             clock=clock,
         )
         self.feed = Feed(
@@ -76,6 +107,19 @@ class Extender:
             on_pod_gone=self._pod_gone,
         )
         self.store.subscribe(self.feed)
+        self.workers = Workers(settings.workers, profiles)
+        self.worker_feed = WorkerFeed(self.workers, view=self.store, metrics=self.metrics)
+        self.store.subscribe(self.worker_feed)
+        self.store.on_worker_pod(self.worker_feed.membership.pod_changed)
+        self.scraper = WorkerScraper(
+            source.read_metrics,
+            membership=self.worker_feed.membership,
+            settings=settings.worker_scrape,
+            clock=clock,
+            reported=self._scraped,
+        )
+        self.worker_auth = _worker_auth(settings, source, clock=clock)
+        self.figures = WorkerFigures(self.workers, view=self.store, scraper=self.scraper, clock=clock)
         self.binder = Binder(
             engine=self.engine,
             source=source,
@@ -101,6 +145,15 @@ class Extender:
             scheduler_name=settings.engine.scheduler_name,
             clock=clock,
         )
+        self.preemptions = Preemptions(
+            engine=self.engine,
+            freshness=self.freshness,
+            metrics=self.metrics,
+            decisions=self.decisions,
+            queue_length=lambda: len(self.wakeups),
+            scheduler_name=settings.engine.scheduler_name,
+            clock=clock,
+        )
         collectors.register(
             self.metrics,
             engine=self.engine,
@@ -109,6 +162,8 @@ class Extender:
             wakeups=self.wakeups,
             binder=self.binder,
             decisions=self.decisions,
+            figures=self.figures,
+            findings=self.findings,
             ready=lambda: self.problem() is None,
         )
         self.routes = self._routes()
@@ -137,20 +192,65 @@ class Extender:
 
     def _routes(self) -> tuple[Route, ...]:
         return (
-            *scheduler_routes(verbs=self.verbs, binder=self.binder, metrics=self.metrics, clock=time.perf_counter),
+            *scheduler_routes(
+                verbs=self.verbs,
+                preemptions=self.preemptions,
+                binder=self.binder,
+                metrics=self.metrics,
+                clock=time.perf_counter,
+            ),
             *v1_routes(
                 engine=self.engine, view=self.store, freshness=self.freshness, memory=self.memory, clock=self.clock
+            ),
+            *worker_routes(
+                workers=self.workers,
+                feed=self.worker_feed,
+                auth=self.worker_auth,
+                view=self.store,
+                freshness=self.freshness,
+                metrics=self.metrics,
+                clock=self.clock,
+            ),
+            *model_routes(
+                engine=self.engine,
+                workers=self.workers,
+                view=self.store,
+                freshness=self.freshness,
+                clock=self.clock,
             ),
             *service_routes(
                 problem=self.problem,
                 metrics=self.metrics,
+                before_metrics=self.figures.read,
                 description=lambda: describe(self.routes, version=VERSION),
             ),
         )
 
+    def _scraped(self, report: WorkerReport) -> None:
+        self.worker_feed.scraped(report, now_s=self.clock())
+
     def _pod_gone(self, uid: str) -> None:
         self.wakeups.forget(uid)
+        self.findings.forget(uid)
         self.memory.forget(uid)
+
+
+def _worker_auth(settings: ExtenderSettings, source: Source, *, clock: Callable[[], float]) -> WorkerAuth:
+    """Who may report for a worker, by the settings."""
+    heartbeat = settings.heartbeat
+    reviews = TokenReviews(
+        source,
+        audiences=heartbeat.audiences,
+        good_s=heartbeat.remember_s,
+        bad_s=heartbeat.remember_bad_s,
+        most=heartbeat.remembered,
+        clock=clock,
+    )
+    return WorkerAuth(
+        token_file=TokenFile(Path(heartbeat.token_file), clock=clock) if heartbeat.token_file else None,
+        reviews=reviews if heartbeat.review_tokens else None,
+        service_accounts=heartbeat.service_accounts,
+    )
 
 
 @asynccontextmanager
@@ -158,13 +258,19 @@ async def running_extender(
     settings: ExtenderSettings, source: Source, *, clock: Callable[[], float] = time.monotonic
 ) -> AsyncIterator[Extender]:
     """Start everything; at the end let running binds finish, then stop everything. The source stays its owner's."""
-    extender = Extender(settings, source, clock=clock)
+    own_profiles = Path(settings.hardware_profiles) if settings.hardware_profiles else None
+    profiles = await asyncio.to_thread(load_profiles, own_profiles)
+    extender = Extender(settings, source, clock=clock, profiles=profiles)
+    await extender.worker_auth.open()
     await asyncio.to_thread(extender.decisions.open)
     runners: list[web.AppRunner] = []
     try:
         extender.tasks.loop("store", extender.store.run())
         extender.tasks.loop("tick", extender.tick())
         extender.tasks.loop("wake-ups", extender.wakeups.run())
+        extender.tasks.loop("findings", extender.findings.run())
+        if settings.worker_scrape.enabled:
+            extender.tasks.loop("worker-scrape", extender.scraper.run())
         extender.scheduler_port = await _listen(
             extender, runners, "scheduler", settings.scheduler_host, settings.scheduler_port
         )

@@ -8,9 +8,11 @@ from kvaware_engine import Engine, TenantView
 from kvaware_extender.binding import Binder
 from kvaware_extender.decision_log import DecisionLog
 from kvaware_extender.feed import Feed
+from kvaware_extender.findings import FindingsWriter
 from kvaware_extender.metrics import Metrics, count, counter, gauge, gauges
 from kvaware_extender.view import View
 from kvaware_extender.wakeups import WakeUps
+from kvaware_extender.worker_figures import WorkerFigures
 
 __all__ = ["register"]
 
@@ -24,6 +26,8 @@ def register(
     wakeups: WakeUps,
     binder: Binder,
     decisions: DecisionLog,
+    figures: WorkerFigures,
+    findings: FindingsWriter,
     ready: Callable[[], bool],
 ) -> None:
     """Add the collectors. Labels: node and tenant names of the cluster, kinds."""
@@ -39,6 +43,12 @@ def register(
         yield gauge("kvaware_bindings_in_doubt", "Bindings that the API server has not confirmed.", len(binder.doubts))
         yield counter("kvaware_decision_log_dropped", "Records that found the queue full.", decisions.dropped)
         yield counter("kvaware_decision_log_failed", "Records that could not be written.", decisions.failed)
+        yield gauges(
+            "gpu_utilization", "Share of time in which the node's GPUs work.", "node", feed.utilization().items()
+        )
+        waiting = len(findings)
+        yield gauge("kvaware_findings_waiting", "Pods whose findings are to be looked at or written.", waiting)
+        yield from figures.metrics()
         yield from tenants(engine.tenants())
 
     metrics.collect_from(read)

@@ -26,6 +26,7 @@ class ApiError(KvawareError):
         message: str,
         retryable: bool = False,
         details: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -33,6 +34,7 @@ class ApiError(KvawareError):
         self.message = message
         self.retryable = retryable
         self.details = details or {}
+        self.headers = headers or {}
 
 
 class TaskEndedError(KvawareError):

@@ -31,11 +31,17 @@ class Feed:
         self._on_pod_gone = on_pod_gone
         self._used_bytes: dict[str, int] = {}
         """Node to HBM in use on it, as its exporter last showed; absent: unknown."""
+        self._utilization: dict[str, float] = {}
 
     def used_bytes(self) -> dict[str, int]:
         """HBM in use per node of the cluster, where known. An exporter may outlive its Node object for a while."""
         nodes = self._view.objects(Kind.NODE)
         return {node: used for node, used in self._used_bytes.items() if ObjectKey("", node) in nodes}
+
+    def utilization(self) -> dict[str, float]:
+        """Mean share of time in which a node's GPUs work, 0..1, where known."""
+        nodes = self._view.objects(Kind.NODE)
+        return {node: ratio for node, ratio in self._utilization.items() if ObjectKey("", node) in nodes}
 
     def changed(self, change: Change[Any]) -> None:
         """Pass one change on. May be told twice: the engine ignores what it knows."""
@@ -45,6 +51,7 @@ class Feed:
                 self._engine.observe_node(change.key.name, change.new)
                 if change.new is None:
                     self._used_bytes.pop(change.key.name, None)
+                    self._utilization.pop(change.key.name, None)
             case Kind.POD:
                 self._pod(change.old, change.new)
             case Kind.INFERENCE_MODEL:
@@ -53,6 +60,8 @@ class Feed:
                 self._engine.observe_quota(change.key.name, change.new)
             case Kind.KV_CACHE_BLOCK_GROUP:
                 self._engine.observe_block_group(change.key, change.new)
+            case Kind.AUTOSCALER:  # the operator's; not watched here
+                pass
             case _:
                 assert_never(kind)
         self._on_change()
@@ -72,6 +81,12 @@ class Feed:
             self._used_bytes[node] = sum(known)
         else:
             self._used_bytes.pop(node, None)
+        gpus = use.gpus if use is not None else ()
+        ratios = [gpu.utilization_ratio for gpu in gpus if gpu.utilization_ratio is not None]
+        if ratios:
+            self._utilization[node] = sum(ratios) / len(ratios)
+        else:
+            self._utilization.pop(node, None)
         self._on_change()
 
     def _pod(self, old: PodObservation | None, new: PodObservation | None) -> None:

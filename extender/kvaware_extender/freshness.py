@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from kvaware_crds.errors import StaleViewError
 from kvaware_extender.settings import StaleView
 from kvaware_extender.view import View
 
@@ -31,6 +32,12 @@ class Freshness:
                 return True
         max_age_s = self._max_age_s
         return any(age_s is None or age_s > max_age_s for age_s in self._view.ages().values())
+
+    def require(self) -> None:
+        """Let only a fresh view be answered from. Raises: StaleViewError."""
+        problem = self.problem()
+        if problem is not None:
+            raise StaleViewError(f"the view of the cluster is stale: {problem}")
 
     def problem(self) -> str | None:
         """Why our pods are refused now, for people; None: they are not."""

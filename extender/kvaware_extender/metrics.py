@@ -13,15 +13,17 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, disable_cre
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UnknownMetricFamily
 from prometheus_client.registry import Collector
 
-from kvaware_engine import REFUSAL_TEXTS, Reason
+from kvaware_engine import REFUSAL_TEXTS, Reason, ReportVerdict
 
-__all__ = ["BindResult", "Metrics", "Verb", "count", "counter", "gauge", "gauges"]
+__all__ = ["BindResult", "HeartbeatResult", "Metrics", "PreemptResult", "Verb", "count", "counter", "gauge", "gauges"]
 
 # A ``…_created`` gauge beside each counter doubles the series and tells nothing here.
 disable_created_metrics()  # type: ignore[no-untyped-call] # the library left this one out
 
 BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 RATE_WINDOW_S: Final = 30
+FINDINGS: Final = ("MoreThanReserved", "WithinReservation", "NoExporter", "ExporterAnswers", "failed")
+"""Reasons of the conditions about HBM use, and writes that failed."""
 
 
 class Verb(StrEnum):
@@ -30,6 +32,16 @@ class Verb(StrEnum):
     FILTER = "filter"
     PRIORITIZE = "prioritize"
     BIND = "bind"
+    PREEMPT = "preempt"
+
+
+class PreemptResult(StrEnum):
+    """What became of an offer to preempt."""
+
+    KEPT = "kept"
+    VETOED = "vetoed"
+    WAITING = "waiting"
+    STALE = "stale"
 
 
 class BindResult(StrEnum):
@@ -45,6 +57,19 @@ class BindResult(StrEnum):
     IN_DOUBT = "in_doubt"
     BUSY = "busy"
     FAILED = "failed"
+
+
+class HeartbeatResult(StrEnum):
+    """What became of a worker's heartbeat."""
+
+    TAKEN = "taken"
+    OUTDATED = "outdated"
+    UNREADABLE = "unreadable"
+    UNAUTHORIZED = "unauthorized"
+    FORBIDDEN = "forbidden"
+    UNKNOWN_WORKER = "unknown_worker"
+    UNAVAILABLE = "unavailable"
+    """The view was stale, or the token could not be reviewed."""
 
 
 class Metrics:
@@ -73,8 +98,19 @@ class Metrics:
         self.not_ours: Final = {verb: passed.labels(verb) for verb in Verb}
         binds = self._counter("kvaware_bind", "Binds, by how they ended.", ["result"])
         self.binds: Final = {result: binds.labels(result) for result in BindResult}
+        preempts = self._counter(
+            "kvaware_preempt", "Offers to preempt for pods of kvaware's, by the answer.", ["result"]
+        )
+        self.preempts: Final = {result: preempts.labels(result) for result in PreemptResult}
+        self.added_victims = self._counter("kvaware_preempt_added_victims", "Victims offered on top, for HBM.")
         wakeups = self._counter("kvaware_wakeups", "Pod conditions written, by the status written.", ["status"])
         self.wakeups: Final = {status: wakeups.labels(status) for status in ("True", "False", "failed")}
+        findings = self._counter("kvaware_findings", "Conditions about HBM use written to pods, by reason.", ["reason"])
+        self.findings: Final = {reason: findings.labels(reason) for reason in FINDINGS}
+        heartbeats = self._counter("kvaware_heartbeats", "Heartbeats of workers, by what became of them.", ["result"])
+        self.heartbeats: Final = {result: heartbeats.labels(result) for result in HeartbeatResult}
+        scrapes = self._counter("kvaware_worker_scrapes", "Reports read from workers' /metrics, by result.", ["result"])
+        self.scrapes: Final = {verdict: scrapes.labels(verdict) for verdict in ReportVerdict}
         errors = self._counter("kvaware_internal_errors", "Calls that met an unforeseen error.", ["verb"])
         self.internal_errors: Final = {verb: errors.labels(verb) for verb in Verb}
 

@@ -8,7 +8,7 @@ import orjson
 
 from kvaware_extender.routes.table import Route
 
-__all__ = ["describe"]
+__all__ = ["REFERENCE", "describe"]
 
 ERROR: Final = {
     "type": "object",
@@ -27,6 +27,9 @@ ERROR: Final = {
         }
     },
 }
+REFERENCE: Final = "#/components/schemas/{model}"
+"""Where the parts of a request's schema are found."""
+BEARER: Final = {"type": "http", "scheme": "bearer"}
 LISTENERS: Final = {
     "scheduler": "On the scheduler listener (setting schedulerPort), for kube-scheduler alone.",
     "api": "On the API listener (setting apiPort).",
@@ -36,14 +39,16 @@ LISTENERS: Final = {
 def describe(routes: Iterable[Route], *, version: str) -> bytes:
     """The OpenAPI document of all routes of both listeners."""
     paths: dict[str, dict[str, Any]] = {}
+    schemas: dict[str, Any] = {"Error": ERROR}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
+        schemas.update((route.request or {}).get("$defs", {}))
     return orjson.dumps(
         {
             "openapi": "3.1.0",
             "info": {"title": "kvaware extender", "version": version},
             "paths": paths,
-            "components": {"schemas": {"Error": ERROR}},
+            "components": {"schemas": schemas, "securitySchemes": {"bearer": BEARER}},
         }
     )
 
@@ -56,12 +61,17 @@ def _operation(route: Route) -> dict[str, Any]:
         "responses": {str(status): _response(route, status, text) for status, text in sorted(route.answers.items())},
     }
     parameters = re.findall(r"\{(\w+)\}", route.path)
-    if parameters:
-        operation["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in parameters
-        ]
+    described: list[dict[str, Any]] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in parameters
+    ]
+    described += [{"name": name, "in": "query", "schema": schema} for name, schema in route.query.items()]
+    if described:
+        operation["parameters"] = described
     if route.request is not None:
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": route.request}}}
+        schema = {key: value for key, value in route.request.items() if key != "$defs"}
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    if route.bearer:
+        operation["security"] = [{"bearer": []}]
     return operation
 
 

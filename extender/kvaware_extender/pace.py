@@ -15,12 +15,12 @@ class Pace:
         self._tokens = float(burst)
         self._at_s = clock()
 
-    def take(self) -> bool:
-        """Take one, if there is one."""
+    def take(self, *, leave: int = 0) -> bool:
+        """Take one, if there is one and so many are left for others."""
         now_s = self._clock()
         self._tokens = min(self._burst, self._tokens + (now_s - self._at_s) * self._per_s)
         self._at_s = now_s
-        if self._tokens < 1:
+        if self._tokens < 1 + leave:
             return False
         self._tokens -= 1
         return True

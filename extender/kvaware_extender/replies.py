@@ -28,7 +28,9 @@ def json_response(body: bytes, *, status: int = 200) -> web.Response:
 
 def error_response(error: ApiError) -> web.Response:
     """The one error shape."""
-    return json_response(render_error(error), status=error.status)
+    response = json_response(render_error(error), status=error.status)
+    response.headers.update(error.headers)
+    return response
 
 
 @web.middleware

@@ -6,10 +6,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kvaware_cluster import KubernetesSettings, StoreSettings
-from kvaware_engine import EngineSettings
+from kvaware_cluster import KubernetesSettings, StoreSettings, WorkerScrapeSettings
+from kvaware_engine import EngineSettings, WorkerSettings
 
-__all__ = ["ExtenderSettings", "StaleView", "WakeUpSettings"]
+__all__ = ["ExtenderSettings", "HeartbeatSettings", "StaleView", "WakeUpSettings"]
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -36,6 +36,28 @@ class WakeUpSettings:
     max_pods: Count = 10_000
     """Refused pods that are remembered; beyond it the longest refused are forgotten and wait for kube-scheduler's own
     retry after 5 minutes. About 1 KB each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatSettings:
+    """Whose heartbeats are taken. A worker signs with a bearer token; without one it is refused."""
+
+    token_file: str = ""
+    """A file of tokens, one per line: whoever has one may speak for every worker. It is read again when it changes.
+    Needed where there is no cluster that could review tokens. Empty: none."""
+    review_tokens: bool = True
+    """Whether the API server is asked whose a token is (TokenReview): a pod's own token speaks for its own workers."""
+    audiences: Annotated[tuple[str, ...], Field(max_length=16)] = ()
+    """For whom a reviewed token must be meant. Empty: for the API server, as the token that every pod gets. With a
+    name such as ``kvaware`` pods need a projected token, which is of no use anywhere else."""
+    service_accounts: tuple[Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+$")], ...] = ()
+    """Accounts, each ``namespace/name``, that may speak for every worker, such as that of a gateway."""
+    remember_s: Seconds = 120.0
+    """How long the API server's word on a good token holds: as long as the kubelet trusts it."""
+    remember_bad_s: Seconds = 5.0
+    """The same for a token that nobody knows."""
+    remembered: Annotated[int, Field(ge=1, le=1_000_000)] = 20_000
+    """Tokens that are remembered, by their hash: one per pod that sends heartbeats. About 0.4 kB each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +93,16 @@ class ExtenderSettings:
     """Where the record of each decision goes: a path, ``-`` for standard output, ``off`` for nowhere."""
     decision_log_queue: Count = 10_000
     """Records that wait for the writing thread; beyond it they are dropped and counted."""
+    hardware_profiles: str = ""
+    """A YAML file of hardware profiles of your own, beside those that are shipped. Empty: none."""
     wake_up: WakeUpSettings = field(default_factory=WakeUpSettings)
     """Bringing refused pods back."""
+    heartbeat: HeartbeatSettings = field(default_factory=HeartbeatSettings)
+    """Whose heartbeats are taken."""
+    workers: WorkerSettings = field(default_factory=WorkerSettings)
+    """How far reports of workers are believed."""
+    worker_scrape: WorkerScrapeSettings = field(default_factory=WorkerScrapeSettings)
+    """How workers are scraped."""
     engine: EngineSettings = field(default_factory=EngineSettings)
     """How decisions are made."""
     store: StoreSettings = field(default_factory=StoreSettings)

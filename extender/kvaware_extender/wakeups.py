@@ -80,6 +80,7 @@ class WakeUps:
         freshness: Freshness,
         metrics: Metrics,
         settings: WakeUpSettings,
+        pace: Pace,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
@@ -91,7 +92,7 @@ class WakeUps:
         self._settings = settings
         self._clock = clock
         self._sleep = sleep
-        self._pace = Pace(per_s=settings.per_s, burst=settings.burst, clock=clock)
+        self._pace = pace
         self._pods: LRUCache[str, _Pod] = LRUCache(settings.max_pods)
         """Refused, and not admitted since."""
         self._admitted: LRUCache[str, _Pod] = LRUCache(settings.max_pods)

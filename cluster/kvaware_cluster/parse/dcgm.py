@@ -17,9 +17,10 @@ __all__ = ["parse_dcgm"]
 
 USED: Final = "DCGM_FI_DEV_FB_USED"
 FREE: Final = "DCGM_FI_DEV_FB_FREE"
-_WANTED: Final = re.compile(rf"^(?:{USED}|{FREE})\b.*$", re.MULTILINE)
+UTILIZATION: Final = "DCGM_FI_DEV_GPU_UTIL"
+_WANTED: Final = re.compile(rf"^(?:{USED}|{FREE}|{UTILIZATION})\b.*$", re.MULTILINE)
 """Lines worth parsing. A default exporter writes some 25 fields per GPU and the parser takes 20 µs a line: of 8 GPUs'
-4 ms this leaves 0.4 ms."""
+4 ms this leaves 0.6 ms."""
 MAX_MIB: Final = MAX_DEVICE_BYTES >> 20
 """DCGM's blanks (2^63-16, 2^31-16 and their neighbours: not supported, not found) are above it or negative."""
 UNKNOWN_PROFILE: Final = "unknown"
@@ -33,6 +34,9 @@ class _Device:
     profile: str | None
     used_bytes: int | None = None
     free_bytes: int | None = None
+    utilization_ratio: float | None = None
+    shows_memory: bool = False
+    """Whether a line about its memory was there, readable or blank."""
     pods: set[ObjectKey] = field(default_factory=set)
 
 
@@ -55,13 +59,14 @@ def parse_dcgm(text: str, *, node: str, observed_at_s: float) -> NodeUse:
                 _take(devices, sample.name, sample.labels, float(sample.value))
     except (ValueError, IndexError, KeyError) as error:  # what the parser raises on malformed lines
         raise WireError(f"exporter of node {node}: expected Prometheus text, a line could not be read") from error
+    devices = {key: device for key, device in devices.items() if device.shows_memory}
     if not devices:
         raise WireError(f"exporter of node {node}: expected {USED} of at least one GPU, got none")
     ordered = sorted(devices.items(), key=lambda item: (item[1].index, item[0]))
     return NodeUse(node=node, gpus=tuple(_use(device) for _, device in ordered), observed_at_s=observed_at_s)
 
 
-def _take(devices: dict[tuple[str, str, str], _Device], name: str, labels: dict[str, str], mib: float) -> None:
+def _take(devices: dict[tuple[str, str, str], _Device], name: str, labels: dict[str, str], value: float) -> None:
     index = labels.get("gpu", "")
     if not (index.isascii() and index.isdecimal() and len(index) < 6) or len(devices) >= MAX_DEVICES:
         return  # a line of a switch or a CPU; not a GPU
@@ -74,7 +79,11 @@ def _take(devices: dict[tuple[str, str, str], _Device], name: str, labels: dict[
             profile=_profile(labels.get("GPU_I_PROFILE", ""), instance),
         ),
     )
-    size = None if math.isnan(mib) or not 0 <= mib <= MAX_MIB else round(mib * 2**20)
+    if name == UTILIZATION:
+        device.utilization_ratio = value / 100 if 0 <= value <= 100 else None
+        return
+    device.shows_memory = True
+    size = None if math.isnan(value) or not 0 <= value <= MAX_MIB else round(value * 2**20)
     if name == USED:
         device.used_bytes = size
     else:
@@ -97,4 +106,5 @@ def _use(device: _Device) -> GpuUse:
         free_bytes=device.free_bytes,
         mig_profile=device.profile,
         pod=next(iter(device.pods)) if len(device.pods) == 1 else None,
+        utilization_ratio=device.utilization_ratio,
     )

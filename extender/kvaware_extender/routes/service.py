@@ -1,6 +1,6 @@
 """Probes, metrics and the description of the API."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
@@ -13,7 +13,11 @@ __all__ = ["service_routes"]
 
 
 def service_routes(
-    *, problem: Callable[[], str | None], metrics: Metrics, description: Callable[[], bytes]
+    *,
+    problem: Callable[[], str | None],
+    metrics: Metrics,
+    before_metrics: Callable[[], Awaitable[None]],
+    description: Callable[[], bytes],
 ) -> tuple[Route, ...]:
     """The routes that the platform asks."""
 
@@ -27,6 +31,7 @@ def service_routes(
         return web.Response(text="ok\n")
 
     async def metrics_text(_request: web.Request) -> web.Response:
+        await before_metrics()
         return web.Response(body=metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def openapi(_request: web.Request) -> web.Response:

@@ -23,6 +23,10 @@ class Route:
     """Status code to what it means."""
     request: Mapping[str, Any] | None = None
     """JSON schema of the body; None: no body."""
+    query: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Optional parameters of the query, and their JSON schemas."""
+    bearer: bool = False
+    """Whether a bearer token is needed."""
     content_type: str = "application/json"
     """Of the answer."""
 

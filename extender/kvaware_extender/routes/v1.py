@@ -8,7 +8,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from kvaware_cluster import parse_pod
-from kvaware_crds.errors import StaleViewError, WireError
+from kvaware_crds.errors import WireError
 from kvaware_engine import Engine, NodeView, PodObservation
 from kvaware_extender.errors import ApiError
 from kvaware_extender.explained import recorded
@@ -20,7 +20,7 @@ from kvaware_extender.routes.table import Route
 from kvaware_extender.view import View
 from kvaware_extender.wire import decode
 
-__all__ = ["v1_routes"]
+__all__ = ["STALE", "answer", "v1_routes"]
 
 DRY_RUN_UID: Final = "dry-run"
 """Of a pod that does not exist yet; it holds nothing."""
@@ -37,11 +37,11 @@ def v1_routes(
 
     async def explain(request: web.Request) -> web.Response:
         pod = read_pod(decode(await request.read()))
-        fresh()
+        freshness.require()
         return await answer(engine.explain(engine.demand(pod), now_s=clock()))
 
     async def explanation(request: web.Request) -> web.Response:
-        fresh()
+        freshness.require()
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         pod = view.pod(namespace, name)
         if pod is None:
@@ -54,7 +54,7 @@ def v1_routes(
         return await answer(engine.explain(engine.demand(pod), now_s=clock()))
 
     async def nodes(_request: web.Request) -> web.Response:
-        fresh()
+        freshness.require()
         items: list[NodeView] = []
         names = engine.node_names()
         for start in range(0, len(names), NODES_AT_A_TIME):
@@ -63,13 +63,8 @@ def v1_routes(
         return await answer({"items": items})
 
     async def tenants(_request: web.Request) -> web.Response:
-        fresh()
+        freshness.require()
         return await answer({"items": engine.tenants()})
-
-    def fresh() -> None:
-        problem = freshness.problem()
-        if problem is not None:
-            raise StaleViewError(f"the view of the cluster is stale: {problem}")
 
     def route(method: str, path: str, handler: Any, summary: str, answers: Mapping[int, str], **more: Any) -> Route:
         return Route(

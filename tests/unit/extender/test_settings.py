@@ -11,7 +11,7 @@ from kvaware_extender import ExtenderSettings, StaleView, load_settings
 def test_the_promised_defaults():
     """README, chart and scheduler profile are written against these."""
     settings = ExtenderSettings()
-    groups = {"engine", "store", "kubernetes", "wake_up"}
+    groups = {"engine", "store", "kubernetes", "wake_up", "heartbeat", "workers", "worker_scrape"}
     assert {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings) if f.name not in groups} == {
         "scheduler_host": "127.0.0.1",
         "scheduler_port": 8901,
@@ -25,8 +25,23 @@ def test_the_promised_defaults():
         "repeat_cache_bytes": 32 * 2**20,
         "decision_log": "-",
         "decision_log_queue": 10_000,
+        "hardware_profiles": "",
     }
     assert dataclasses.asdict(settings.wake_up) == {"debounce_s": 0.1, "per_s": 20.0, "burst": 50, "max_pods": 10_000}
+    assert dataclasses.asdict(settings.heartbeat) == {
+        "token_file": "",
+        "review_tokens": True,
+        "audiences": (),
+        "service_accounts": (),
+        "remember_s": 120.0,
+        "remember_bad_s": 5.0,
+        "remembered": 20_000,
+    }
+    assert dataclasses.asdict(settings.engine.findings) == {
+        "overrun_tolerance_bytes": 512 * 2**20,
+        "hold_scrapes": 3,
+        "hold_s": 60.0,
+    }
     assert settings.engine.scheduler_name == "kvaware-scheduler"
 
 

@@ -1,0 +1,175 @@
+"""``/v1/workers``: what the workers say of themselves."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from aiohttp import web
+
+from kvaware_cluster import Heartbeat, Kind, parse_heartbeat, split_worker
+from kvaware_crds.errors import WireError
+from kvaware_engine import ObjectKey, ReportVerdict, Workers, WorkerView
+from kvaware_extender.errors import ApiError
+from kvaware_extender.freshness import Freshness
+from kvaware_extender.metrics import HeartbeatResult, Metrics
+from kvaware_extender.openapi import REFERENCE
+from kvaware_extender.routes.models import find_model
+from kvaware_extender.routes.table import Route
+from kvaware_extender.routes.v1 import STALE, answer
+from kvaware_extender.view import View
+from kvaware_extender.wire import decode
+from kvaware_extender.worker_auth import WorkerAuth
+from kvaware_extender.worker_feed import WorkerFeed
+
+__all__ = ["list_workers", "worker_routes"]
+
+MOST_BYTES: Final = 16 * 1024
+"""Of one heartbeat; one with every field is 0.6 kB."""
+MODELS_AT_A_TIME: Final = 16
+"""Of which the workers are looked at together: with some 5 workers each, 2 ms."""
+HEARTBEAT: Final[dict[str, Any]] = Heartbeat.model_json_schema(ref_template=REFERENCE)
+
+
+def worker_routes(
+    *,
+    workers: Workers,
+    feed: WorkerFeed,
+    auth: WorkerAuth,
+    view: View,
+    freshness: Freshness,
+    metrics: Metrics,
+    clock: Callable[[], float],
+) -> tuple[Route, ...]:
+    """The routes under ``/v1/workers``."""
+
+    async def heartbeat(request: web.Request) -> web.Response:
+        try:
+            await take(request)
+        except ApiError as e:
+            metrics.heartbeats[RESULTS.get(e.status, HeartbeatResult.UNREADABLE)].inc()
+            raise
+        except WireError:
+            metrics.heartbeats[HeartbeatResult.UNREADABLE].inc()
+            raise
+        metrics.heartbeats[HeartbeatResult.TAKEN].inc()
+        return web.Response(status=202)
+
+    async def take(request: web.Request) -> None:
+        began_s = clock()
+        reporter = await auth.who(request.headers.get("Authorization"))
+        worker = request.match_info["id"]
+        split = split_worker(worker)
+        if split is None:
+            raise WireError("worker: expected an id like <namespace>:<pod>:<rank> in the path")
+        body = decode(await read_at_most(request, MOST_BYTES))
+        freshness.require()
+        pod = view.pod(*split[0])
+        if pod is None:
+            raise not_found(worker)
+        auth.allow(reporter, split[0], pod)
+        place = feed.membership.heard(worker)
+        if place is None:
+            raise not_found(worker)
+        report = parse_heartbeat(
+            body, worker=worker, incarnation=place.incarnation, observed_at_s=began_s, model=place.model
+        )
+        match feed.beat(report, now_s=clock()):
+            case ReportVerdict.OLDER:
+                message = f"seq: expected a number above the last one of {worker}, got {report.seq}"
+                raise ApiError(status=409, code="Outdated", message=message)
+            case ReportVerdict.UNKNOWN_WORKER:
+                raise not_found(worker)
+            case ReportVerdict.TAKEN:
+                return
+
+    async def listing(request: web.Request) -> web.Response:
+        named = request.query.get("model")
+        key = model_key(named) if named is not None else None
+        freshness.require()
+        if key is None:
+            return await answer({"items": await list_workers(workers, view=view, clock=clock)})
+        return await answer({"items": workers.views(find_model(view, key).key, now_s=clock())})
+
+    return (
+        Route(
+            method="PUT",
+            path="/v1/workers/{id}/heartbeat",
+            handler=heartbeat,
+            summary="A worker says how it is. It may do so as often as it likes; figures that it leaves out stay as "
+            "they were told last, until they are too old.",
+            listener="api",
+            answers={
+                202: "Taken.",
+                400: "The body is no heartbeat, or of another model than the worker's.",
+                401: "No bearer token, or one that nobody knows.",
+                403: "The token is not that of the worker's own pod.",
+                404: "The API server shows no such worker (code WorkerNotFound).",
+                409: "A heartbeat with this number or a higher one was taken before (code Outdated).",
+                413: f"The body is longer than {MOST_BYTES} bytes.",
+                **STALE,
+            },
+            request=HEARTBEAT,
+            bearer=True,
+        ),
+        Route(
+            method="GET",
+            path="/v1/workers",
+            handler=listing,
+            summary="Every worker, or one model's, as it is believed to be now.",
+            listener="api",
+            answers={
+                200: "A list of workers; null is unknown.",
+                400: "model is no namespace/name.",
+                404: "There is no such InferenceModel (code ModelNotFound).",
+                **STALE,
+            },
+            query={"model": {"type": "string", "description": "namespace/name of an InferenceModel"}},
+        ),
+    )
+
+
+RESULTS: Final = {
+    401: HeartbeatResult.UNAUTHORIZED,
+    403: HeartbeatResult.FORBIDDEN,
+    404: HeartbeatResult.UNKNOWN_WORKER,
+    409: HeartbeatResult.OUTDATED,
+    503: HeartbeatResult.UNAVAILABLE,
+}
+
+
+async def list_workers(workers: Workers, *, view: View, clock: Callable[[], float]) -> list[WorkerView]:
+    """All workers by id, model after model: calls of kube-scheduler come between, so the list is no single moment's."""
+    items: list[WorkerView] = []
+    for number, key in enumerate(sorted(view.objects(Kind.INFERENCE_MODEL))):
+        if number % MODELS_AT_A_TIME == 0:
+            await asyncio.sleep(0)
+        items += workers.views(key, now_s=clock())
+    return sorted(items, key=lambda item: item.worker)
+
+
+async def read_at_most(request: web.Request, limit: int) -> bytes:
+    """The body. Raises: ApiError 413 without having read more than a little of a longer one."""
+    body = bytearray()
+    if (request.content_length or 0) <= limit:
+        async for chunk in request.content.iter_chunked(limit + 1):
+            body += chunk
+            if len(body) > limit:
+                break
+        else:
+            return bytes(body)
+    message = f"body: expected at most {limit} bytes, got more"
+    raise ApiError(status=413, code="RequestEntityTooLarge", message=message)
+
+
+def model_key(text: str) -> ObjectKey:
+    """``namespace/name``. Raises: WireError."""
+    namespace, _, name = text.partition("/")
+    if not namespace or not name or "/" in name:
+        raise WireError(f"model: expected namespace/name, got {text[:64]!r}")
+    return ObjectKey(namespace, name)
+
+
+def not_found(worker: str) -> ApiError:
+    """What the API server does not show, or shows as no model's worker."""
+    message = f"the API server shows no worker {worker}: expected <namespace>:<pod>:<rank> of a bound pod of a model"
+    return ApiError(status=404, code="WorkerNotFound", message=message)

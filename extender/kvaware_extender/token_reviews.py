@@ -1,0 +1,57 @@
+"""Whose a bearer token is, as the API server's TokenReview says; answers are kept for a while, by the token's hash."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from cachetools import TTLCache
+
+from kvaware_cluster import Source, TokenIdentity
+from kvaware_extender.token_file import fingerprint
+
+__all__ = ["TokenReviews"]
+
+AT_A_TIME: Final = 16
+"""Reviews that are asked for together: whoever sends made-up tokens costs the API server no more than that."""
+WITHIN_S: Final = 3.0
+
+
+class TokenReviews:
+    """Remembers tokens that were good for long, and others shortly: one may become good when its pod is seen."""
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        audiences: tuple[str, ...],
+        good_s: float,
+        bad_s: float,
+        most: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._source = source
+        self._audiences = audiences
+        self._good: TTLCache[bytes, TokenIdentity] = TTLCache(most, good_s, timer=clock)
+        self._bad: TTLCache[bytes, bool] = TTLCache(most, bad_s, timer=clock)
+        self._slots = asyncio.Semaphore(AT_A_TIME)
+
+    async def identity(self, token: str) -> TokenIdentity | None:
+        """Whose it is; None: nobody's.
+
+        Raises: UpstreamError or TimeoutError when the API server cannot be asked, ConfigError when there is none.
+        """
+        key = fingerprint(token)
+        if (known := self._good.get(key)) is not None:
+            return known
+        if key in self._bad:
+            return None
+        async with asyncio.timeout(WITHIN_S), self._slots:
+            # It may have been answered while this one waited for its turn.
+            if (known := self._good.get(key)) is not None:
+                return known
+            found = await self._source.review_token(token, audiences=self._audiences)
+        if found is None:
+            self._bad[key] = True
+        else:
+            self._good[key] = found
+        return found

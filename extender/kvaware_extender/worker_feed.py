@@ -1,0 +1,120 @@
+"""What the API server and the workers tell of workers goes into ``Workers``, with the GPUs that they run on added."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Protocol
+
+from kvaware_cluster import Change, Kind, WorkerMembership, split_worker
+from kvaware_engine import (
+    ModelObservation,
+    NodeObservation,
+    NodeUse,
+    ObjectKey,
+    PodObservation,
+    ReportVerdict,
+    WorkerPlace,
+    WorkerReport,
+    Workers,
+)
+from kvaware_extender.metrics import Metrics
+
+__all__ = ["WorkerFeed"]
+
+
+class Observed(Protocol):
+    """The store, as far as a worker's GPUs are concerned."""
+
+    def objects(self, kind: Kind) -> Mapping[ObjectKey, Any]:
+        """All observations of one kind."""
+        ...
+
+    def pod(self, namespace: str, name: str) -> PodObservation | None:
+        """The pod as last seen."""
+        ...
+
+
+class WorkerFeed:
+    """A listener of the store. Nothing here reaches the engine that places pods: reports are no input of it."""
+
+    def __init__(self, workers: Workers, *, view: Observed, metrics: Metrics) -> None:
+        self._workers = workers
+        self._view = view
+        self._metrics = metrics
+        self.membership = WorkerMembership(placed=self._placed)
+        self._places: dict[str, WorkerPlace] = {}
+        """As the membership tells them, without GPUs."""
+        self._ranks: dict[ObjectKey, set[str]] = {}
+        """Pod to its workers."""
+        self._on_node: dict[str, set[str]] = {}
+        self._of_model: dict[ObjectKey, set[str]] = {}
+
+    def changed(self, change: Change[Any]) -> None:
+        """A model or a node changed: so may have what its workers are and what they run on."""
+        if change.kind == Kind.INFERENCE_MODEL:
+            self.membership.changed(change)
+            self._expect_again(self._of_model.get(change.key, ()))
+        elif change.kind == Kind.NODE and _pools(change.old) != _pools(change.new):
+            self._expect_again(self._on_node.get(change.key.name, ()))
+
+    def listed(self, kind: Kind, *, began_at_s: float) -> None:
+        """See ``Listener``: every change was told one by one."""
+
+    def used(self, node: str, use: NodeUse | None) -> None:
+        """See ``Listener``: not asked."""
+
+    def scraped(self, report: WorkerReport, *, now_s: float) -> None:
+        """A worker's ``/metrics`` were read."""
+        self._metrics.scrapes[self._workers.observe(report, now_s=now_s)].inc()
+
+    def beat(self, report: WorkerReport, *, now_s: float) -> ReportVerdict:
+        """A worker sent a heartbeat."""
+        return self._workers.observe(report, now_s=now_s)
+
+    def _placed(self, worker: str, place: WorkerPlace | None) -> None:
+        before = self._places.pop(worker, None)
+        split = split_worker(worker)
+        pod = split[0] if split is not None else ObjectKey("", worker)
+        if before is not None:
+            _leave(self._ranks, pod, worker)
+            _leave(self._of_model, before.model, worker)
+            if before.node is not None:
+                _leave(self._on_node, before.node, worker)
+        if place is not None:
+            self._places[worker] = place
+            self._ranks.setdefault(pod, set()).add(worker)
+            self._of_model.setdefault(place.model, set()).add(worker)
+            if place.node is not None:
+                self._on_node.setdefault(place.node, set()).add(worker)
+        else:
+            self._workers.expect(worker, None)
+        # Another rank of the pod takes its share of the GPUs.
+        self._expect_again(self._ranks.get(pod, ()))
+
+    def _expect_again(self, workers: Any) -> None:
+        for worker in tuple(workers):
+            self._workers.expect(worker, self._with_gpus(worker, self._places[worker]))
+
+    def _with_gpus(self, worker: str, place: WorkerPlace) -> WorkerPlace:
+        """The place with what it takes to know the worker's speed: product, model and number of GPUs."""
+        model: ModelObservation | None = self._view.objects(Kind.INFERENCE_MODEL).get(place.model)
+        split = split_worker(worker)
+        pod = self._view.pod(*split[0]) if split is not None else None
+        if model is None or pod is None or not pod.gpu_requests:
+            return replace(place, model_id=model.model_id if model is not None else "")
+        resource, gpus = pod.gpu_requests[0]
+        role = next((role for role in model.roles if role.name == place.role), None)
+        pods = role.pods_per_replica if role is not None else 1  # the leader speaks for its replica
+        ranks = len(self._ranks.get(split[0], ())) if split is not None else 1
+        node: NodeObservation | None = self._view.objects(Kind.NODE).get(ObjectKey("", place.node or ""))
+        product = next((pool.product for pool in _pools(node) if pool.resource == resource and pool.product), None)
+        return replace(place, model_id=model.model_id, product=product, gpus=max(1, gpus * pods // max(1, ranks)))
+
+
+def _pools(node: NodeObservation | None) -> tuple[Any, ...]:
+    return node.pools if node is not None else ()
+
+
+def _leave(sets: dict[Any, set[str]], key: Any, worker: str) -> None:
+    sets[key].discard(worker)
+    if not sets[key]:
+        del sets[key]
