@@ -197,7 +197,15 @@ class LeaderLease:
                 return False
             if holder and self._clock() < self._seen_at_s + _duration_s(spec, self._timing.duration_s):
                 return False
-        return await self._write("PUT", self._path, seen, spec)
+        try:
+            return await self._write("PUT", self._path, seen, spec)
+        except ConflictError:
+            if self._renewed_at_s is None:
+                raise
+            self._saw(await self._http.read(self._path, what=self._what))  # who wrote it? Not to be learned later
+            if self.holder != self._identity:
+                self._renewed_at_s = None
+            return False
 
     async def _write(self, method: str, path: str, seen: RawObject, spec: RawObject) -> bool:
         """Write the lease as ours, with the precondition that it is as it was seen."""
