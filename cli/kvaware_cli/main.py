@@ -171,6 +171,48 @@ def extender(
     )  # fmt: skip
 
 
+@app.command(
+    epilog=_lines(
+        "Example", "kvaware operator --kubeconfig ~/.kube/config --extender-url http://127.0.0.1:8900 --no-lease"
+    )
+)
+def operator(
+    *,
+    config: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Settings, YAML (docs/operator-settings.md); KVAWARE_* variables win."),
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Credentials for the API server. [default: the pod's account, else yours]"),
+    ] = None,
+    extender_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="The extender's API. [default: http://127.0.0.1:8900]")
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Where probes and metrics are answered. [default: 127.0.0.1]"),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, metavar="PORT", help="Its port: /metrics, /livez, /readyz. [default: 8902]"),
+    ] = None,
+    lease: Annotated[
+        bool | None,
+        typer.Option("--lease/--no-lease", help="Whether to act only while holding the Lease kvaware-operator."),
+    ] = None,
+) -> None:
+    """Run the operator until it is stopped.
+
+    It scales the workloads of InferenceModels by their load, within bounds and where HBM has room, lets the replica
+    with the least valuable KV cache go first, and writes the status of InferenceModels, KVCacheBlockGroups and
+    TenantQuotas. Loads come from the extender. Of several operators one acts: the holder of the lease.
+    """
+    from kvaware_cli.operator_command import run  # noqa: PLC0415 - kopf and the Kubernetes client take a second to import
+
+    run(config=config, kubeconfig=kubeconfig, extender_url=extender_url, host=host, port=port, lease=lease)
+
+
 @app.command(epilog=_lines("Example", "kvaware crds | kubectl apply --server-side -f -"))
 def crds() -> None:
     """Print the CustomResourceDefinitions of this version as YAML."""
