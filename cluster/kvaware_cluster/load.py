@@ -81,9 +81,9 @@ def _override(group: type, tree: dict[str, Any], variable: str, text: str) -> No
     *groups, name = known[variable]
     for inner in groups:
         tree = tree.setdefault(inner, {})
-    # A list or mapping is written as YAML; everything else is left as text, so that "off" is not False.
+    # A list, a mapping or text in quotes is YAML; everything else is left as text, so that "off" is not False.
     try:
-        tree[name] = yaml.safe_load(text) if text.lstrip().startswith(("[", "{")) else text
+        tree[name] = yaml.safe_load(text) if text.lstrip().startswith(("[", "{", '"')) else text
     except yaml.YAMLError as e:
         raise ConfigError(f"variable {variable}: not readable as YAML: {text!r}") from e
 

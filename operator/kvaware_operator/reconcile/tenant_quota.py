@@ -123,9 +123,9 @@ def _limit_exceeded(spec: TenantQuotaSpec, use: TenantView | None) -> Finding | 
     limits = spec.limits
     told = []
     if limits is not None and limits.gpus is not None and use.used_gpus > limits.gpus:
-        told.append(f"{use.used_gpus} GPUs in use, the limit is {limits.gpus}")
+        told.append(f"limits.gpus is {limits.gpus}, {use.used_gpus} are in use")
     if limits is not None and limits.hbm is not None and use.used_hbm_bytes > limits.hbm:
-        told.append(f"{format_quantity(use.used_hbm_bytes)} HBM in use, the limit is {format_quantity(limits.hbm)}")
+        told.append(f"limits.hbm is {format_quantity(limits.hbm)}, {format_quantity(use.used_hbm_bytes)} is in use")
     if not told:
         return Finding.false(type_, "WithinLimits")
     return Finding.true(

@@ -11,16 +11,19 @@ import yaml
 from kvaware_cli.docs import PAGES, main
 from kvaware_cli.manifests import pod_of
 from kvaware_cluster import parse_pod
+from kvaware_cluster.load import load_settings
 from kvaware_crds import InferenceModel, KVCacheBlockGroup, TenantQuota, read
 from kvaware_engine import Engine
 from kvaware_engine.reasons import REFUSAL_TEXTS
-from kvaware_extender import load_settings
+from kvaware_extender import ExtenderSettings
+from kvaware_operator import OperatorSettings
 from kvaware_testing.command_line import Kvaware
 from kvaware_testing.demo_output import demo_output
 from kvaware_testing.repository import REPOSITORY
 
 KINDS = {model.__name__: model for model in (InferenceModel, KVCacheBlockGroup, TenantQuota)}
-PAGES_WITH_TEXT = ["README.md", "CONTRIBUTING.md", "docs/settings.md", "docs/why-is-my-pod-pending.md"]
+SETTINGS: dict[str, type] = {"docs/settings.md": ExtenderSettings, "docs/operator-settings.md": OperatorSettings}
+PAGES_WITH_TEXT = ["README.md", "CONTRIBUTING.md", *SETTINGS, "docs/why-is-my-pod-pending.md"]
 
 
 def page(name: str) -> str:
@@ -111,28 +114,32 @@ def test_a_page_out_of_step_is_named_and_can_be_written(tmp_path: Path, capsys: 
     assert main(["--check", str(tmp_path)]) == 0
 
 
-def test_the_settings_page_shows_every_setting_with_a_value_that_is_accepted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "settings"), SETTINGS.items())
+def test_a_settings_page_shows_every_setting_with_a_value_that_is_accepted(
+    tmp_path: Path, name: str, settings: type
+) -> None:
     """All shown defaults, written as a file, are read back as the defaults; so are the variables."""
-    shown = re.findall(r"^- `([\w.]+)` = `(.*?)`(?: \(.*?\))?, `(KVAWARE_\w+)`", page("docs/settings.md"), re.MULTILINE)
+    shown = re.findall(r"^- `([\w.]+)` = `(.*?)`(?: \(.*?\))?, `(KVAWARE_\w+)`", page(name), re.MULTILINE)
     tree: dict[str, Any] = {}
     for key, value, _ in shown:
         *groups, name = key.split(".")
         group = tree
         for part in groups:
             group = group.setdefault(part, {})
-        group[name] = yaml.safe_load(value) if value[0] in "[{0123456789tfn" else value
+        group[name] = yaml.safe_load(value) if value[0] in '"[{0123456789tfn' else value
     file = tmp_path / "settings.yaml"
     file.write_text(yaml.safe_dump(tree))
-    defaults = load_settings(None, {})
-    assert load_settings(file, {}) == defaults
-    assert load_settings(None, {variable: value for _, value, variable in shown}) == defaults
+    defaults = load_settings(settings, None, {})
+    assert load_settings(settings, file, {}) == defaults
+    assert load_settings(settings, None, {variable: value for _, value, variable in shown}) == defaults
 
 
-def test_the_example_in_the_settings_page_is_accepted(tmp_path: Path) -> None:
-    [example] = blocks("docs/settings.md", "yaml")
+@pytest.mark.parametrize(("name", "settings"), SETTINGS.items())
+def test_the_example_in_a_settings_page_is_accepted(tmp_path: Path, name: str, settings: type) -> None:
+    [example] = blocks(name, "yaml")
     file = tmp_path / "settings.yaml"
     file.write_text(example)
-    assert load_settings(file, {}).api_host == "0.0.0.0"
+    assert load_settings(settings, file, {}) != load_settings(settings, None, {})
 
 
 def test_crds_come_with_the_package_as_one_yaml_stream(kvaware: Kvaware) -> None:
