@@ -118,7 +118,7 @@ class CustomResource:
     """creationTimestamp, RFC 3339 in UTC: sorts as text."""
     terminating: bool
     resource: InferenceModel | KVCacheBlockGroup | TenantQuota | None
-    """Without its status. None: its spec cannot be used; ``problem`` says why."""
+    """Without status and resource version. None: its spec cannot be used; ``problem`` says why."""
     problem: str | None
     """Names the field, what was expected and what came."""
     status: Mapping[str, Any]

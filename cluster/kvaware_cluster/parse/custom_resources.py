@@ -29,8 +29,10 @@ def parse_custom_resource(raw: dict[str, Any], kind: Kind) -> CustomResource:
     metadata = metadata_of(raw, kind)
     status, generation = raw.get("status"), metadata.get("generation")
     resource, problem = None, None
+    # the version moves with every write, the operator's own status included: kept, each would be a change
+    settled = {key: value for key, value in metadata.items() if key != "resourceVersion"}
     try:
-        resource = read(MODELS[kind], {key: value for key, value in raw.items() if key != "status"})
+        resource = read(MODELS[kind], {key: raw[key] for key in raw if key != "status"} | {"metadata": settled})
     except WireError as error:
         problem = str(error)
     return CustomResource(
