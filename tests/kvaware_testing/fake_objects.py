@@ -226,7 +226,24 @@ async def _patched(
         causes = [{"reason": "FieldValueInvalid", "message": "field is immutable", "field": "metadata.uid"}]
         return status_answer(422, "Invalid", "metadata.uid: field is immutable", details={"causes": causes})
     new = merged(copy.deepcopy(old), {field: patch[field] for field in fields if field in patch})
+    if "metadata" in fields and "fieldManager" in request.query:
+        _manage(new, patch, request.query["fieldManager"])
     known = api.kinds[kind].status_fields
     if "status" in fields and known is not None:
         new["status"] = {field: value for field, value in new.get("status", {}).items() if field in known}
     return web.json_response(await api.put(kind, new) if new != old else old)
+
+
+def _manage(new: Raw, patch: Raw, manager: str) -> None:
+    """Who wrote which annotation, as far as kvaware looks at it: the last writer owns it."""
+    written = {f"f:{name}" for name in patch.get("metadata", {}).get("annotations", {})}
+    kept = set(new["metadata"].get("annotations", {}))
+    entries = new["metadata"].setdefault("managedFields", [])
+    for entry in entries:
+        owned = entry["fieldsV1"].get("f:metadata", {}).get("f:annotations", {})
+        for name in written:
+            owned.pop(name, None)
+    mine = {name: {} for name in written if name.removeprefix("f:") in kept}
+    if mine:
+        fields = {"f:metadata": {"f:annotations": mine}}
+        entries.append({"manager": manager, "operation": "Update", "fieldsType": "FieldsV1", "fieldsV1": fields})
