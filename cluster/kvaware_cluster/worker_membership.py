@@ -175,7 +175,8 @@ class WorkerMembership:
         known = self._workers.get(pod)
         if known is None:
             return None
-        if rank not in known.places and len(known.heard_ranks) < MAX_RANKS:
+        # Rank 0 too, which is there before anybody tells: the next rank that beats must not take its place.
+        if rank not in known.heard_ranks and len(known.heard_ranks) < MAX_RANKS:
             known.heard_ranks |= {rank}
             self._place_ranks(known)
         return known.places.get(rank)

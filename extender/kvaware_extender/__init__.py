@@ -3,12 +3,13 @@
 from kvaware_extender.app import Extender, run_extender, running_extender
 from kvaware_extender.errors import ApiError, TaskEndedError
 from kvaware_extender.load import load_settings
-from kvaware_extender.settings import ExtenderSettings, StaleView, WakeUpSettings
+from kvaware_extender.settings import ExtenderSettings, HeartbeatSettings, StaleView, WakeUpSettings
 
 __all__ = [
     "ApiError",
     "Extender",
     "ExtenderSettings",
+    "HeartbeatSettings",
     "StaleView",
     "TaskEndedError",
     "WakeUpSettings",

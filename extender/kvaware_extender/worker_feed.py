@@ -67,8 +67,16 @@ class WorkerFeed:
         self._metrics.scrapes[self._workers.observe(report, now_s=now_s)].inc()
 
     def beat(self, report: WorkerReport, *, now_s: float) -> ReportVerdict:
-        """A worker sent a heartbeat."""
-        return self._workers.observe(report, now_s=now_s)
+        """A worker sent a heartbeat. A data-parallel rank that was not known is expected from now on."""
+        place = self.membership.heard(report.worker)
+        if place is None:
+            return ReportVerdict.UNKNOWN_WORKER
+        return self._workers.observe(replace(report, incarnation=place.incarnation), now_s=now_s)
+
+    def model_of(self, pod: ObjectKey) -> ObjectKey | None:
+        """Whose workers the pod runs; None: it runs none."""
+        worker = next(iter(self._ranks.get(pod, ())), None)
+        return self._places[worker].model if worker is not None else None
 
     def _placed(self, worker: str, place: WorkerPlace | None) -> None:
         before = self._places.pop(worker, None)

@@ -8,8 +8,9 @@ from time import monotonic
 from typing import Any
 
 import aiohttp
+import orjson
 
-from kvaware_cluster import DcgmSettings, DirectorySource, Kind, WatchEvent
+from kvaware_cluster import DcgmSettings, DirectorySource, Kind, TokenIdentity, WatchEvent, WorkerError
 from kvaware_cluster.manifests import Folder, complete
 from kvaware_cluster.source import EventType, ExporterTarget, RawObject
 from kvaware_engine.observations import ObjectKey
@@ -71,9 +72,25 @@ class MemoryCluster(DirectorySource):
         self.unlistable: dict[Kind, Exception] = {}
         self.scrapes = 0
         """Exporters asked so far."""
+        self.metrics: dict[str, str] = {}
+        """Address to what the worker there says of itself; others do not answer."""
+        self.tokens: dict[str, TokenIdentity] = {}
+        """Bearer tokens and whose they are."""
+        self.review_error: Exception | None = None
         self.answer_exporters = asyncio.Event()
         """While clear, exporters are asked and do not answer."""
         self.answer_exporters.set()
+
+    def token_of(self, pod: Raw) -> str:
+        """A service account token of the pod, as the kubelet mounts one."""
+        metadata = pod["metadata"]
+        token = f"token-of-{metadata['namespace']}-{metadata['name']}-{metadata['uid']}"
+        self.tokens[token] = TokenIdentity(
+            username=f"system:serviceaccount:{metadata['namespace']}:default",
+            pod=ObjectKey(metadata["namespace"], metadata["name"]),
+            pod_uid=metadata["uid"],
+        )
+        return token
 
     def add_exporter(self, node: str, text: str) -> None:
         """An exporter pod on the node that answers with this text; an exporter there already says this from now on."""
@@ -106,6 +123,18 @@ class MemoryCluster(DirectorySource):
         self.scrapes += 1
         await self.answer_exporters.wait()
         return await super().read_exporter(target)
+
+    async def read_metrics(self, address: str, *, what: str, timeout_s: float, body_bytes: int) -> str:
+        try:
+            return self.metrics[address]
+        except KeyError as error:
+            raise WorkerError(f"{what}: nobody listens") from error
+
+    async def review_token(self, token: str, *, audiences: Sequence[str]) -> TokenIdentity | None:
+        self.calls.append("review_token")
+        if self.review_error is not None:
+            raise self.review_error
+        return self.tokens.get(token)
 
     async def get_pod(self, namespace: str, name: str) -> RawObject | None:
         self.calls.append("get_pod")
@@ -252,6 +281,19 @@ class Caller:
         sent = {"data": body} if isinstance(body, bytes) else {"json": body}
         async with self._session.post(base + path, **sent) as answer:
             return answer.status, await answer.json()
+
+    async def beat(self, worker: str, *, token: str | None = None, **figures: Any) -> tuple[int, Any]:
+        """Send a heartbeat; status and reply. ``body`` stands for all figures."""
+        status, reply, _ = await self.put(f"/v1/workers/{worker}/heartbeat", figures.pop("body", figures), token=token)
+        return status, reply
+
+    async def put(self, path: str, body: Any, *, token: str | None = None) -> tuple[int, Any, Mapping[str, str]]:
+        """Status, decoded reply (None without one) and headers; bytes are sent as they are."""
+        headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
+        sent = {"data": body} if isinstance(body, bytes) else {"json": body}
+        async with self._session.put(self.api + path, headers=headers, **sent) as answer:
+            text = await answer.text()
+            return answer.status, orjson.loads(text) if text else None, dict(answer.headers)
 
     async def get(self, path: str) -> tuple[int, Any]:
         """Status and reply, decoded when it is JSON."""
