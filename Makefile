@@ -5,10 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := crds/kvaware_crds engine/kvaware_engine cluster/kvaware_cluster extender/kvaware_extender operator/kvaware_operator cli/kvaware_cli
 
-.PHONY: help install demo test check fix generate unit component e2e bench controlplane lock clean
+.PHONY: help install demo test check fix generate unit component e2e bench controlplane kind-up kind-down lock clean
 
 help: ## Show the targets
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 22
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
 
 $(VENV)/.installed: requirements-dev.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "kvaware needs Python 3.11 or newer; $(PYTHON) is " + sys.version.split()[0] + ". Try: make PYTHON=python3.12 ...")'
@@ -63,6 +63,27 @@ bench: $(VENV)/.installed ## Measure hot paths as ratios inside one run; writes 
 
 controlplane: $(VENV)/.installed ## Build or find the control plane's programs (some 10 minutes, once)
 	@PYTHONPATH=tests $(BIN)/python -m kvaware_testing.controlplane build
+
+# What kind-up calls, and what to say where it is missing.
+KIND_NEEDS := docker kind kubectl helm
+KIND_IMAGE := kvaware:kind
+
+kind-up: ## A cluster in Docker with the chart installed, to try it (needs docker, kind, kubectl, helm)
+	@for program in $(KIND_NEEDS); do command -v $$program >/dev/null || \
+	  { echo "make kind-up needs $$program on PATH, and it is not there. Without Docker: make demo, make demo CLUSTER=real" >&2; exit 1; }; done
+	@docker info >/dev/null 2>&1 || { echo "make kind-up needs a Docker daemon, and 'docker info' finds none" >&2; exit 1; }
+	docker build --tag $(KIND_IMAGE) .
+	kind get clusters | grep -qx kvaware || kind create cluster --config kind-config.yaml --wait 120s
+	kind load docker-image $(KIND_IMAGE) --name kvaware
+	@for node in $$(kubectl --context kind-kvaware get nodes -l nvidia.com/gpu.present -o name); do \
+	  kubectl --context kind-kvaware patch $$node --subresource=status --type=merge \
+	    -p '{"status":{"capacity":{"nvidia.com/gpu":"8"},"allocatable":{"nvidia.com/gpu":"8"}}}' || exit 1; done
+	helm upgrade --install kvaware helm/kvaware --kube-context kind-kvaware --namespace kvaware-system --create-namespace \
+	  --set image.repository=$(firstword $(subst :, ,$(KIND_IMAGE))) --set image.tag=$(lastword $(subst :, ,$(KIND_IMAGE))) \
+	  --wait --timeout 5m
+
+kind-down: ## Remove that cluster
+	kind delete cluster --name kvaware
 
 lock: ## Rewrite the lock files from pyproject.toml (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --no-emit-index-url --no-annotate pyproject.toml -o requirements.lock
