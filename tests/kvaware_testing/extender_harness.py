@@ -151,6 +151,15 @@ class MemoryCluster(DirectorySource):
         if self.bind_error is not None:
             raise self.bind_error
 
+    def put(self, raw: Raw) -> Raw:
+        """Create or replace an object of any kind."""
+        kind = KINDS[raw["kind"]]
+        key, completed = complete(kind, raw)
+        known = key in self._objects[kind]
+        stored = self._keep(kind, key, completed)
+        self._log(kind, EventType.MODIFIED if known else EventType.ADDED, stored)
+        return stored
+
     def delete(self, kind: Kind, name: str, namespace: str = "") -> None:
         """Delete an object of any kind."""
         self._log(kind, EventType.DELETED, self._versioned(self._objects[kind].pop(ObjectKey(namespace, name))))
