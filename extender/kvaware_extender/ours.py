@@ -2,12 +2,23 @@
 
 from typing import Any, Final
 
-from kvaware_cluster import AMD_GPU, NVIDIA_GPU, NVIDIA_GPU_SHARED, NVIDIA_MIG_PREFIX
+from kvaware_cluster import AMD_GPU, NVIDIA_GPU, NVIDIA_GPU_SHARED, NVIDIA_MIG_PREFIX, parse_pod
 from kvaware_crds.names import LABEL_MODEL
+from kvaware_engine import Engine, PodDemand
 
-__all__ = ["may_be_ours"]
+__all__ = ["demand_of_ours", "may_be_ours"]
 
 WHOLE: Final = frozenset({NVIDIA_GPU, NVIDIA_GPU_SHARED, AMD_GPU})
+
+
+def demand_of_ours(pod: dict[str, Any], engine: Engine, *, scheduler_name: str) -> PodDemand | None:
+    """What the pod needs; None: it is not ours."""
+    if not may_be_ours(pod, scheduler_name=scheduler_name):
+        return None
+    seen = parse_pod(pod)
+    if seen is None or not engine.is_ours(seen):
+        return None
+    return engine.demand(seen)
 
 
 def may_be_ours(pod: dict[str, Any], *, scheduler_name: str) -> bool:

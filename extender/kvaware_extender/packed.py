@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from kvaware_engine import CODE_OF_REASON, REASON_OF_CODE, REFUSAL_TEXTS, FilterVerdict, PackedNames
+from kvaware_engine import CODE_OF_REASON, PASSING, REASON_OF_CODE, REFUSAL_TEXTS, FilterVerdict, PackedNames
 
 __all__ = ["render_scores", "render_verdict", "split_names"]
 
@@ -55,6 +55,7 @@ def render_verdict(names: PackedNames, verdict: FilterVerdict) -> bytes:
     """The reply of filter, as ``wire.render_filter`` writes it; the nodes of one length stand together."""
     admitted: list[bytes] = []
     refused: list[bytes] = []
+    passing: list[bytes] = []
     if verdict.reason is not None:
         # One entry is enough: kube-scheduler takes a node that is left out for unresolvable as well.
         refused.append(f'"{min(names)}":"{REFUSAL_TEXTS[verdict.reason]}",'.encode())
@@ -68,12 +69,15 @@ def render_verdict(names: PackedNames, verdict: FilterVerdict) -> bytes:
                     reason = REASON_OF_CODE[code]
                     after = b'",' if reason is None else f'":"{REFUSAL_TEXTS[reason]}",'.encode()
                     records = _records(names, chosen, length, b'"', after)
-                    (admitted if reason is None else refused).append(records.tobytes())
+                    into = admitted if reason is None else passing if reason in PASSING else refused
+                    into.append(records.tobytes())
     return b"".join(
         (
             b'{"Nodes":null,"NodeNames":[',
             b"".join(admitted)[:-1],
-            b'],"FailedNodes":{},"FailedAndUnresolvableNodes":{',
+            b'],"FailedNodes":{',
+            b"".join(passing)[:-1],
+            b'},"FailedAndUnresolvableNodes":{',
             b"".join(refused)[:-1],
             b'},"Error":""}',
         )

@@ -6,9 +6,9 @@ from datetime import datetime
 from itertools import compress, islice
 from typing import Any, Final
 
-from kvaware_engine import CandidateView, CostTerms, PodDecision, PodDemand, Reason
+from kvaware_engine import CandidateView, CostTerms, PodDecision, PodDemand, Reason, VictimOffer
 
-__all__ = ["Bound", "Chosen", "Refused", "leading"]
+__all__ = ["Bound", "Chosen", "Preempted", "Refused", "leading"]
 
 MOST_CANDIDATES: Final = 16
 """Names in ``candidate_workers``; their number stands in ``candidates``."""
@@ -104,6 +104,37 @@ class Bound:
             "error": self.error,
             "decision_id": self.decision_id,
             "terms_ms": _terms(self.chosen),
+            **_ours(self.demand, at=self.at, trace_id=self.trace_id),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preempted:
+    """Preempt was answered."""
+
+    at: datetime
+    demand: PodDemand
+    kept: tuple[VictimOffer, ...]
+    result: str
+    reason: Reason | None
+    """Why nobody is to die for the pod; None: somebody is, or no offer named a victim."""
+    offered: int
+    added: int
+    queue_length: int
+    trace_id: str | None
+
+    def fields(self) -> dict[str, Any]:
+        """What is written."""
+        names = [offer.node for offer in self.kept[:MOST_CANDIDATES]]
+        reason = self.reason or self.result
+        return {
+            **_common(self.demand, reason=reason, chosen=None, candidates=names, queue_length=self.queue_length),
+            "event": "preempt",
+            "candidates": len(self.kept),
+            "offered": self.offered,
+            "result": self.result,
+            "victims": {offer.node: list(offer.victims) for offer in self.kept[:MOST_CANDIDATES]},
+            "added_victims": self.added,
             **_ours(self.demand, at=self.at, trace_id=self.trace_id),
         }
 

@@ -7,13 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from kvaware_cluster import parse_pod
 from kvaware_engine import Engine, FilterVerdict, PodDemand, Reason, main_reason
 from kvaware_extender.decision_log import DecisionLog
 from kvaware_extender.freshness import Freshness
 from kvaware_extender.memory import Decided, Memory
 from kvaware_extender.metrics import Metrics, Verb
-from kvaware_extender.ours import may_be_ours
+from kvaware_extender.ours import demand_of_ours
 from kvaware_extender.records import Chosen, Refused, leading
 from kvaware_extender.repeats import Repeats
 from kvaware_extender.wakeups import WakeUps
@@ -117,12 +116,7 @@ class Verbs:
 
     def _demand(self, pod: dict[str, Any]) -> PodDemand | None:
         """What the pod needs; None: it is not ours."""
-        if not may_be_ours(pod, scheduler_name=self._scheduler_name):
-            return None
-        seen = parse_pod(pod)
-        if seen is None or not self._engine.is_ours(seen):
-            return None
-        return self._engine.demand(seen)
+        return demand_of_ours(pod, self._engine, scheduler_name=self._scheduler_name)
 
     def _refused(self, demand: PodDemand, offer: OfferedPod, verdict: FilterVerdict, trace_id: str | None) -> Reason:
         """Count, log and remember a refusal. Returns: its main reason."""

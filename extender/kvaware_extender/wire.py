@@ -4,27 +4,30 @@ By hand and with orjson, because 5,000 names pass through here twice per pod: a 
 the decision.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
 from kvaware_crds.errors import WireError
-from kvaware_engine import FilterVerdict, PackedNames
+from kvaware_engine import FilterVerdict, PackedNames, VictimOffer
 from kvaware_extender.packed import render_scores, render_verdict, split_names
 
 __all__ = [
     "BindArgs",
     "OfferedPod",
+    "OfferedVictims",
     "decode",
     "parse_bind",
     "parse_offer",
+    "parse_victims",
     "render_all_admitted",
     "render_bind",
     "render_filter",
     "render_filter_error",
     "render_priorities",
+    "render_victims",
 ]
 
 
@@ -36,6 +39,13 @@ class OfferedPod(NamedTuple):
     names: Sequence[str]
     items: list[dict[str, Any]] | None
     """The whole nodes, in the order of ``names``; None with ``nodeCacheCapable: true``."""
+
+
+class OfferedVictims(NamedTuple):
+    """One pod and the nodes on which kube-scheduler would kill others for it."""
+
+    pod: dict[str, Any]
+    offers: list[VictimOffer]
 
 
 class BindArgs(NamedTuple):
@@ -62,15 +72,7 @@ def parse_offer(body: bytes) -> OfferedPod:
     """Read the request of filter and prioritize, in either mode. Raises: WireError."""
     split = split_names(body)
     args = decode(body if split is None else split[0])
-    pod = args.get("Pod")
-    if not isinstance(pod, dict):
-        raise WireError(f"Pod: expected an object, got {_kind(pod)}")
-    metadata = pod.get("metadata")
-    if not isinstance(metadata, dict):
-        raise WireError(f"Pod.metadata: expected an object, got {_kind(metadata)}")
-    uid = metadata.get("uid")
-    if not isinstance(uid, str) or not uid:
-        raise WireError(f"Pod.metadata.uid: expected a non-empty string, got {_kind(uid)}")
+    pod, uid = _pod(args)
     if split is not None:
         return OfferedPod(pod, uid, split[1], None)
     names = args.get("NodeNames")
@@ -86,6 +88,20 @@ def parse_offer(body: bytes) -> OfferedPod:
     return OfferedPod(pod, uid, [_node_name(item) for item in items], items)
 
 
+def parse_victims(body: bytes) -> OfferedVictims:
+    """Read the request of preempt: victims as UIDs, or as whole pods without the node cache. Raises: WireError."""
+    args = decode(body)
+    pod, _ = _pod(args)
+    for key, uid_of in (("NodeNameToMetaVictims", _meta_uid), ("NodeNameToVictims", _whole_uid)):
+        by_node = args.get(key)
+        if by_node is None:
+            continue
+        if not isinstance(by_node, dict):
+            raise WireError(f"{key}: expected an object, got {_kind(by_node)}")
+        return OfferedVictims(pod, [_offer(f"{key}.{node}", node, each, uid_of) for node, each in by_node.items()])
+    return OfferedVictims(pod, [])  # Go writes an empty map as null too
+
+
 def parse_bind(body: bytes) -> BindArgs:
     """Read the request of bind. Raises: WireError."""
     args = decode(body)
@@ -93,7 +109,11 @@ def parse_bind(body: bytes) -> BindArgs:
 
 
 def render_filter(offer: OfferedPod, verdict: FilterVerdict) -> bytes:
-    """The verdict. Refusals are unresolvable ones: on others kube-scheduler hot-loops beside lower-priority pods."""
+    """The verdict. Refusals are unresolvable ones: on others kube-scheduler hot-loops beside lower-priority pods.
+
+    All but one: a nominated node that its pod's victims are leaving. Were it unresolvable, kube-scheduler would preempt
+    somewhere else; so it waits for those that terminate there (PodEligibleToPreemptOthers in 1.37.2).
+    """
     if isinstance(offer.names, PackedNames):
         return render_verdict(offer.names, verdict)
     admitted, refused = verdict.admitted, verdict.refused
@@ -107,7 +127,7 @@ def render_filter(offer: OfferedPod, verdict: FilterVerdict) -> bytes:
         {
             "Nodes": nodes,
             "NodeNames": names,
-            "FailedNodes": {},
+            "FailedNodes": verdict.passing,
             "FailedAndUnresolvableNodes": refused,
             "Error": "",
         }
@@ -134,9 +154,68 @@ def render_priorities(names: Sequence[str], scores: Sequence[int]) -> bytes:
     return orjson.dumps([{"Host": name, "Score": score} for name, score in zip(names, scores, strict=True)])
 
 
+def render_victims(kept: Iterable[VictimOffer]) -> bytes:
+    """The reply of preempt, always by UIDs. A node that is left out is not preempted on; no node: nobody dies."""
+    return orjson.dumps(
+        {
+            "NodeNameToMetaVictims": {
+                offer.node: {
+                    "Pods": [{"UID": uid} for uid in offer.victims],
+                    "NumPDBViolations": offer.pdb_violations,
+                }
+                for offer in kept
+            }
+        }
+    )
+
+
 def render_bind(error: str) -> bytes:
     """Empty text: bound."""
     return orjson.dumps({"Error": error})
+
+
+def _pod(args: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """The pod in question and its UID."""
+    pod = args.get("Pod")
+    if not isinstance(pod, dict):
+        raise WireError(f"Pod: expected an object, got {_kind(pod)}")
+    metadata = pod.get("metadata")
+    if not isinstance(metadata, dict):
+        raise WireError(f"Pod.metadata: expected an object, got {_kind(metadata)}")
+    uid = metadata.get("uid")
+    if not isinstance(uid, str) or not uid:
+        raise WireError(f"Pod.metadata.uid: expected a non-empty string, got {_kind(uid)}")
+    return pod, uid
+
+
+def _offer(where: str, node: str, victims: Any, uid_of: Callable[[dict[str, Any]], Any]) -> VictimOffer:
+    if victims is None:
+        return VictimOffer(node=node, victims=())
+    if not isinstance(victims, dict):
+        raise WireError(f"{where}: expected an object, got {_kind(victims)}")
+    pods, violations = victims.get("Pods"), victims.get("NumPDBViolations", 0)
+    if pods is None:
+        pods = []
+    if not isinstance(pods, list):
+        raise WireError(f"{where}.Pods: expected a list, got {_kind(pods)}")
+    if type(violations) is not int:
+        raise WireError(f"{where}.NumPDBViolations: expected an integer, got {_kind(violations)}")
+    uids: dict[str, None] = {}
+    for pod in pods:
+        uid = uid_of(pod) if isinstance(pod, dict) else None
+        if not isinstance(uid, str) or not uid:
+            raise WireError(f"{where}.Pods: expected pods with a UID, got {_kind(pod)} without one")
+        uids[uid] = None
+    return VictimOffer(node=node, victims=tuple(uids), pdb_violations=violations)
+
+
+def _meta_uid(pod: dict[str, Any]) -> Any:
+    return pod.get("UID")
+
+
+def _whole_uid(pod: dict[str, Any]) -> Any:
+    metadata = pod.get("metadata")
+    return metadata.get("uid") if isinstance(metadata, dict) else None
 
 
 def _items(nodes: Any) -> list[dict[str, Any]]:

@@ -11,10 +11,18 @@ from aiohttp import web
 from kvaware_crds.errors import WireError
 from kvaware_extender.binding import Binder
 from kvaware_extender.metrics import Metrics, Verb
+from kvaware_extender.preemption import Preemptions
 from kvaware_extender.replies import json_response
 from kvaware_extender.routes.table import Route
 from kvaware_extender.verbs import Verbs
-from kvaware_extender.wire import parse_bind, parse_offer, render_bind, render_filter_error, render_priorities
+from kvaware_extender.wire import (
+    parse_bind,
+    parse_offer,
+    render_bind,
+    render_filter_error,
+    render_priorities,
+    render_victims,
+)
 
 __all__ = ["scheduler_routes"]
 
@@ -37,11 +45,26 @@ BIND: Final[dict[str, Any]] = {
     "required": ["PodName", "PodNamespace", "PodUID", "Node"],
     "properties": {key: {"type": "string"} for key in ("PodName", "PodNamespace", "PodUID", "Node")},
 }
+VICTIMS: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["Pod"],
+    "properties": {
+        "Pod": {"type": "object", "description": "A whole v1.Pod with metadata.uid."},
+        "NodeNameToMetaVictims": {
+            "type": ["object", "null"],
+            "description": "By node: Pods, each with its UID, and NumPDBViolations.",
+        },
+        "NodeNameToVictims": {
+            "type": ["object", "null"],
+            "description": "By node: Pods, each whole, and NumPDBViolations; read when NodeNameToMetaVictims is null.",
+        },
+    },
+}
 ANSWERS: Final = {400: "The body is not such a request.", 413: "The body is longer than maxBodyBytes."}
 
 
 def scheduler_routes(
-    *, verbs: Verbs, binder: Binder, metrics: Metrics, clock: Callable[[], float]
+    *, verbs: Verbs, preemptions: Preemptions, binder: Binder, metrics: Metrics, clock: Callable[[], float]
 ) -> tuple[Route, ...]:
     """The routes of the scheduler listener."""
 
@@ -84,6 +107,19 @@ def scheduler_routes(
         metrics.decided(Verb.BIND, took_s=clock() - began_s)
         return json_response(render_bind(error))
 
+    async def preempt(request: web.Request) -> web.Response:
+        body = await request.read()
+        began_s = clock()
+        try:
+            reply = preemptions.answer(body, trace_id=trace_id(request))
+        except WireError:
+            raise
+        except Exception:  # noqa: BLE001 - whatever it is, nobody dies for it; the log has the traceback
+            unforeseen(Verb.PREEMPT)
+            reply = render_victims(())
+        metrics.decided(Verb.PREEMPT, took_s=clock() - began_s)
+        return json_response(reply)
+
     def unforeseen(verb: Verb) -> None:
         metrics.internal_errors[verb].inc()
         log.error("unforeseen error", verb=str(verb), exc_info=sys.exc_info())
@@ -108,6 +144,13 @@ def scheduler_routes(
             "An ExtenderFilterResult: NodeNames or Nodes, FailedAndUnresolvableNodes, Error.",
         ),
         route("/scheduler/prioritize", prioritize, "A score of 0..10 per offered node.", OFFER, "A HostPriorityList."),
+        route(
+            "/scheduler/preempt",
+            preempt,
+            "On which of the offered nodes the victims' deaths would make room for the pod.",
+            VICTIMS,
+            "An ExtenderPreemptionResult: NodeNameToMetaVictims, empty where nobody is to die.",
+        ),
         route("/scheduler/bind", bind, "Reserve, and bind the pod.", BIND, "Error, empty when the pod is bound."),
     )
 

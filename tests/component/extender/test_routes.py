@@ -142,7 +142,7 @@ async def test_unknown_paths_and_wrong_methods_have_the_error_shape(cluster):
         assert (await caller.get("/v2"))[0] == 404
         status, reply = await caller.get("/v1/pods:explain")
         assert (status, reply["error"]["code"]) == (405, "MethodNotAllowed")
-        status, reply = await caller.post("/scheduler/preempt", {})
+        status, reply = await caller.post("/scheduler/reserve", {})
         assert (status, reply["error"]["code"]) == (404, "NotFound")
         status, reply = await caller.get("/scheduler/filter")
         assert status == 404, "the verbs are on their own listener alone"

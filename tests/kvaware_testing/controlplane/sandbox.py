@@ -90,14 +90,17 @@ class Sandbox:
         node_name: str | None = None,
         host_network: bool = False,
         service_account: str | None = None,
+        cpu: str = "1",
+        group: str | None = None,
     ) -> dict[str, Any]:
         """Return a pod template that runs on the sandbox's nodes only.
 
         ``hbm`` is the annotation ``kvaware.io/hbm-per-gpu``, ``claim`` a PersistentVolumeClaim to mount, ``node_name``
         a node to put it on without any scheduler, as another scheduler's binding would. With ``host_network`` its
-        address is the node's, which kwok makes 127.0.0.1: a server of the test's own answers there.
+        address is the node's, which kwok makes 127.0.0.1: a server of the test's own answers there. ``group`` is the
+        PodGroup that the pod is placed with.
         """
-        limits = {"cpu": "1", "memory": "1Gi", **({GPU: str(gpus)} if gpus else {})}
+        limits = {"cpu": cpu, "memory": "1Gi", **({GPU: str(gpus)} if gpus else {})}
         container: dict[str, Any] = {
             "name": "server",
             "image": "registry.invalid/server:1",
@@ -116,6 +119,8 @@ class Sandbox:
             container["volumeMounts"] = [{"name": "data", "mountPath": "/data"}]
         if node_name is not None:
             spec["nodeName"] = node_name
+        if group is not None:
+            spec["schedulingGroup"] = {"podGroupName": group}
         if host_network:
             spec["hostNetwork"] = True
         if service_account is not None:
