@@ -115,6 +115,7 @@ class FindingsWriter:
         self._written: dict[str, dict[str, bool]] = {}
         """Pod UID to what we wrote last, by condition type; the store shows it a moment later."""
         self._not_before_s = float("-inf")
+        self._looking = asyncio.Lock()
 
     def __len__(self) -> int:
         """Pods that wait to be told."""
@@ -139,11 +140,12 @@ class FindingsWriter:
                 self._due[uid] = _Due(pod, findings)
         if not self._due or self._clock() < self._not_before_s or self._freshness.stale():
             return
-        for number, (uid, due) in enumerate(list(self._due.items())):
-            if number % LOOKED_AT_TOGETHER == 0:
-                await asyncio.sleep(0)
-            if not await self._tell(uid, due):
-                return
+        async with self._looking:  # two looks would write the same twice
+            for number, (uid, due) in enumerate(list(self._due.items())):
+                if number % LOOKED_AT_TOGETHER == 0:
+                    await asyncio.sleep(0)
+                if not await self._tell(uid, due):
+                    return
 
     async def _tell(self, uid: str, due: _Due) -> bool:
         """Write what one pod does not show yet; False when no more writes may go out for now."""
