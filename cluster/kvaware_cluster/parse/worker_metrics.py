@@ -183,7 +183,7 @@ def _samples(text: str, pod: ObjectKey) -> Iterator[tuple[_Series, float]]:
         lines += 1
         if lines > MAX_LINES:
             raise WireError(f"worker {_shown(pod)}: expected at most {MAX_LINES} lines of known metrics, got more")
-        end = line.rfind("}") + 1 or line.find(" ")
+        end = line.rfind("}") + 1 if brace >= 0 else max(line.find(" "), 0)
         try:
             series = _series(line[:end])
             value = float(line[end:].split()[0])  # what may follow is a timestamp
@@ -196,6 +196,8 @@ def _samples(text: str, pod: ObjectKey) -> Iterator[tuple[_Series, float]]:
 @lru_cache(maxsize=8192)
 def _series(text: str) -> _Series | None:
     """Name and labels; None for a line that says nothing of its own."""
+    if not text:
+        raise ValueError("expected a name before a value, or labels that end")
     name, _, rest = text.partition("{")
     labels: Mapping[str, str] = parse_labels(rest.removesuffix("}")) if rest else {}
     if labels.get("priority") or labels.get("sleep_state", "awake") != "awake":

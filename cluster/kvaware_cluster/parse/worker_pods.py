@@ -65,7 +65,7 @@ def parse_worker_pod(raw: dict[str, Any]) -> WorkerPod | None:
         owner=_owner(metadata),
         deletion_cost=cost,
         deletion_cost_by=None if cost is None else _cost_manager(metadata),
-        created_at=intern(string(metadata, "creationTimestamp", "pod.metadata")),
+        created_at=string(metadata, "creationTimestamp", "pod.metadata"),
         started_at=_started_at(status),
         hbm_overrun=CONDITION_HBM_OVERRUN in true,
         foreign_use_unknown=CONDITION_FOREIGN_USE_UNKNOWN in true,
@@ -91,7 +91,7 @@ def _started_at(status: dict[str, Any]) -> str:
     for container in entries(status, "containerStatuses", "pod.status"):
         running = mapping(mapping(container, "state", "pod.status.containerStatuses"), "running", "state")
         youngest = max(youngest, string(running, "startedAt", "state.running"))
-    return intern(youngest)
+    return youngest
 
 
 def _deletion_cost(annotations: dict[str, Any]) -> int | None:
