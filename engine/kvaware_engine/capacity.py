@@ -20,8 +20,10 @@ DECODE: Final = "decode"
 _MISSED: Final = 0.01
 """Share of requests that may miss an objective: it is one at the 99th percentile."""
 _MS_PER_S: Final = 1000.0
-_HALVINGS: Final = 16
-"""Of an interval that is at most twice its lower end: the answer is exact to 0.002 %."""
+_LEAST: Final = 1e-9
+"""Replicas: less is nothing, and nothing cannot be divided by."""
+_HALVINGS: Final = 10
+"""Of an interval that is at most twice its lower end: the answer is exact to 0.1 %."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +128,7 @@ def replicas_needed(
         return replicas * tokens_per_s >= traffic.decode_tokens_per_s
 
     # Alone, one token per step is the least that a replica decodes, so the doubling ends.
-    low = max(least, traffic.decode_tokens_per_s / _most_tokens_per_s(profile, settings))
+    low = max(_LEAST, least, traffic.decode_tokens_per_s / _most_tokens_per_s(profile, settings))
     high = low
     while not decodes(high):
         low, high = high, high * 2

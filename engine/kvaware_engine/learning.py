@@ -32,12 +32,14 @@ class Lessons:
         "_lowered",
         "_needed",
         "_pressed_since_s",
+        "_serving",
         "ratio",
     )
 
     def __init__(self) -> None:
         self.ratio = 1.0
         """Times what the profile asks for."""
+        self._serving = 0.0
         self._needed = 0.0
         """When last looked at."""
         self._pressed_since_s: float | None = None
@@ -83,6 +85,9 @@ class Lessons:
             now_s: Now.
         """
         self._needed = needed
+        if serving != self._serving:
+            # The rates are still those of the replicas before.
+            self._serving, self._pressed_since_s, self._comfortable_since_s = serving, None, None
         self._pressed_since_s = _since(self._pressed_since_s, on=pressed, now_s=now_s)
         self._comfortable_since_s = _since(self._comfortable_since_s, on=comfortable, now_s=now_s)
         calm = at_minimum_s is not None and not pressed

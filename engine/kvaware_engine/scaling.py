@@ -207,16 +207,16 @@ class Scaler:
 
         if wanted > present:
             target = min(wanted, present + rules.up_step)
-            return plan(target, asked.main.reason, f"{text}: {wanted} replicas are asked for, {present} are there")
+            return plan(target, asked.main.reason, f"{text}: {_count(wanted, 'replica')} asked for, {present} there")
         if wanted < present:
             lowest = max(wanted, floor, present - rules.down_step)
             if lowest == present:
                 return plan(present, ScalingReason.AT_MINIMUM, f"{text}: {present} is the minimum")
             if now_s - state.lowered_at_s < settings.down_step_interval_s:
                 return plan(present, ScalingReason.LESS_LOAD, f"{text}: {desired} would do, one step at a time")
-            return plan(lowest, ScalingReason.LESS_LOAD, f"{text}: {desired} would do, {present} are there")
+            return plan(lowest, ScalingReason.LESS_LOAD, f"{text}: {desired} would do, {present} there")
         if at_once > present:
-            message = f"{text}: {at_once} replicas are asked for, not yet for {rules.up_window_s:.0f} s"
+            message = f"{text}: {_count(at_once, 'replica')} asked for, not yet for {rules.up_window_s:.0f} s"
             return plan(present, ScalingReason.WAITS_FOR_WINDOW, message)
         if max(at_once, floor) < present:
             if unwatched_s > 0:
@@ -226,7 +226,7 @@ class Scaler:
             return plan(present, ScalingReason.WAITS_FOR_WINDOW, message)
         if at_once < present:
             return plan(present, ScalingReason.AT_MINIMUM, f"{text}: {present} is the minimum")
-        return plan(present, ScalingReason.LOAD_FITS, f"{text}: {present} replicas fit")
+        return plan(present, ScalingReason.LOAD_FITS, f"{text}: {_count(present, 'replica')} will do")
 
     @staticmethod
     def _within_bounds(request: ScalingRequest, plan: ScalingPlan) -> ScalingPlan:

@@ -193,7 +193,7 @@ class ScalingSettings:
     utilization_max_ratio: float = 0.8
     """Share of a replica's time that may be taken by work, 0..1; with a TTFT objective the share is lower where
     waiting would miss it."""
-    utilization_min_ratio: float = 0.2
+    utilization_min_ratio: float = 0.4
     """The share that is used where the objective cannot be met at any, 0..1: one prompt alone takes longer. More
     replicas would not help."""
     batch_max: float = 256

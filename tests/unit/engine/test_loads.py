@@ -1,0 +1,201 @@
+"""A model's traffic from its workers' reports: sums, rates, percentiles, and what is unknown."""
+
+from math import inf
+
+import pytest
+
+from kvaware_engine import LatencyHistogram, ObjectKey, RoleLoad, Workers, WorkerSettings
+from kvaware_engine.counters import BucketGrowth, CounterWindow, quantile_s
+from kvaware_testing.worker_builders import MODEL, counted, latencies, place, scrape
+
+
+def workers_of(*names: str, role: str = "both") -> Workers:
+    """Ready workers of one model."""
+    workers = Workers(WorkerSettings(report_interval_s=10, report_timeout_intervals=4, rate_window_s=60))
+    for name in names:
+        workers.expect(name, place(name, role=role))
+    return workers
+
+
+def load(workers: Workers, *, now_s: float, role: str = "both") -> RoleLoad:
+    """Of one role."""
+    (only,) = workers.load(MODEL, [role], now_s=now_s).roles
+    return only
+
+
+def test_counters_that_stand_still_are_no_traffic():
+    """ai-dynamo/dynamo#6985: traffic stopped, averages became 0/0, and seven replicas stayed for ever."""
+    workers = workers_of(*[f"ml:w{number}:0" for number in range(7)])
+    for at_s in range(0, 600, 10):
+        for number in range(7):
+            told = counted(prompt=5000, answer=900, requests=12, ttft=latencies(3, 9, 12, 12))
+            workers.observe(scrape(f"ml:w{number}:0", at_s=at_s, waiting=0, counters=told), now_s=at_s)
+    seen = load(workers, now_s=595)
+    assert (seen.reporting, seen.waiting) == (7, 0)
+    assert (seen.requests_per_s, seen.prompt_tokens_per_s, seen.generation_tokens_per_s) == (0, 0, 0)
+    assert (seen.ttft_p99_ms, seen.prefix_hit_ratio) == (None, None)  # of no request nothing can be said
+
+
+def test_no_answer_is_unknown():
+    """ai-dynamo/dynamo#6985, the other half: silence is not 0."""
+    workers = workers_of("ml:a:0")
+    for at_s in (0, 10, 20):
+        workers.observe(scrape("ml:a:0", at_s=at_s, waiting=4, counters=counted(prompt=at_s)), now_s=at_s)
+    seen = load(workers, now_s=61)  # 41 s after the last report, beyond the time-out of 40 s
+    assert (seen.workers, seen.reporting) == (1, 0)
+    assert (seen.waiting, seen.prompt_tokens_per_s, seen.requests_per_s, seen.age_s) == (None, None, None, None)
+
+
+def test_rates_are_of_the_window_and_need_two_reports():
+    """100 tokens/s for a minute, then 200: after another minute only the latter is seen."""
+    workers = workers_of("ml:a:0")
+    total = 0.0
+    for at_s in range(0, 130, 10):
+        workers.observe(scrape("ml:a:0", at_s=at_s, counters=counted(prompt=total)), now_s=at_s)
+        if at_s == 0:
+            assert load(workers, now_s=0).prompt_tokens_per_s is None
+        if at_s == 60:
+            assert load(workers, now_s=60).prompt_tokens_per_s == pytest.approx(100)
+        total += 1000 if at_s < 60 else 2000
+    assert load(workers, now_s=120).prompt_tokens_per_s == pytest.approx(200)
+
+
+def test_a_counter_that_falls_was_started_again():
+    """A restart that nobody announced: 1,000 → 100 grew by 100, not by -900. 600 + 100 tokens in 20 s."""
+    workers = workers_of("ml:a:0")
+    for at_s, prompt in [(0, 400), (10, 1000), (20, 100)]:
+        workers.observe(scrape("ml:a:0", at_s=at_s, counters=counted(prompt=prompt)), now_s=at_s)
+    assert load(workers, now_s=20).prompt_tokens_per_s == pytest.approx(700 / 20)
+
+
+def test_a_new_incarnation_has_no_rate_yet():
+    """Its first report says nothing about how fast it counts."""
+    workers = workers_of("ml:a:0")
+    for at_s in (0, 10):
+        workers.observe(scrape("ml:a:0", at_s=at_s, counters=counted(prompt=100 * at_s)), now_s=at_s)
+    workers.expect("ml:a:0", place("ml:a:0", incarnation="new"))
+    workers.observe(scrape("ml:a:0", at_s=20, incarnation="new", counters=counted(prompt=5)), now_s=20)
+    assert load(workers, now_s=20).prompt_tokens_per_s is None
+
+
+def test_sums_are_over_those_that_tell():
+    """Of three workers one is silent and one does not tell its queue."""
+    workers = workers_of("ml:a:0", "ml:b:0", "ml:c:0")
+    workers.observe(scrape("ml:a:0", at_s=2, waiting=3, running=4, kv_usage_ratio=0.2), now_s=2)
+    workers.observe(scrape("ml:b:0", at_s=1, running=6, kv_usage_ratio=0.6), now_s=2)
+    seen = load(workers, now_s=5)
+    assert (seen.workers, seen.reporting, seen.waiting, seen.running) == (3, 2, 3, 10)
+    assert seen.kv_usage_ratio == pytest.approx(0.4)
+    assert seen.age_s == 4  # of the oldest that counts
+
+
+@pytest.mark.parametrize(
+    "told", [pytest.param({"draining": True}, id="draining"), pytest.param({"asleep": True}, id="asleep")]
+)
+def test_who_takes_no_requests_is_no_capacity(told):
+    """Neither counts as a worker that could do more."""
+    workers = workers_of("ml:a:0", "ml:b:0")
+    workers.observe(scrape("ml:a:0", at_s=0, waiting=0, running=1), now_s=0)
+    workers.observe(scrape("ml:b:0", at_s=0, waiting=0, running=8, **told), now_s=0)
+    seen = load(workers, now_s=0)
+    assert (seen.workers, seen.reporting, seen.running) == (1, 1, 1)
+
+
+def test_a_worker_that_wakes_up_counts_again():
+    """The state holds until told otherwise."""
+    workers = workers_of("ml:a:0")
+    workers.observe(scrape("ml:a:0", at_s=0, asleep=True), now_s=0)
+    workers.observe(scrape("ml:a:0", at_s=10, running=0), now_s=10)
+    assert load(workers, now_s=10).workers == 0
+    workers.observe(scrape("ml:a:0", at_s=20, asleep=False), now_s=20)
+    assert load(workers, now_s=20).workers == 1
+
+
+def test_workers_that_are_not_ready_are_not_expected_to_report():
+    """They get no requests either."""
+    workers = workers_of("ml:a:0")
+    workers.expect("ml:b:0", place("ml:b:0", ready=False))
+    assert load(workers, now_s=0).workers == 1
+
+
+def test_roles_come_in_the_order_asked_for_and_unknown_ones_are_empty():
+    """One entry for each of the spec's roles, whoever runs."""
+    workers = workers_of("ml:p:0", role="prefill")
+    answer = workers.load(MODEL, ["decode", "prefill"], now_s=0)
+    assert [(role.role, role.workers) for role in answer.roles] == [("decode", 0), ("prefill", 1)]
+    assert [role.workers for role in workers.load(ObjectKey("ml", "no"), ["both"], now_s=0).roles] == [0]
+
+
+def test_the_hit_ratio_is_of_the_window():
+    """300 of 1,000 tokens since the first report; what was before does not count."""
+    workers = workers_of("ml:a:0")
+    for at_s, queried, hit in [(0, 5000, 5000), (10, 6000, 5300)]:
+        told = counted(prefix_queried_tokens=queried, prefix_hit_tokens=hit)
+        workers.observe(scrape("ml:a:0", at_s=at_s, counters=told), now_s=at_s)
+    assert load(workers, now_s=10).prefix_hit_ratio == pytest.approx(0.3)
+
+
+def test_a_percentile_is_of_the_windows_requests_on_all_workers():
+    """100 new requests: 90 in 0.1 s, 10 between 0.5 and 1 s. The 99th is 9/10 into that bucket: 0.95 s."""
+    workers = workers_of("ml:a:0", "ml:b:0")
+    before = latencies(0, 0, 700, 700)  # 700 slow ones, long ago
+    for name in ("ml:a:0", "ml:b:0"):
+        workers.observe(scrape(name, at_s=0, counters=counted(ttft=before)), now_s=0)
+        now = latencies(45, 45, 750, 750)
+        workers.observe(scrape(name, at_s=10, counters=counted(ttft=now)), now_s=10)
+    assert load(workers, now_s=10).ttft_p99_ms == pytest.approx(950)
+
+
+def test_a_histogram_that_starts_again_counts_from_zero():
+    """4 requests since the restart, all below 0.1 s: the 99th is at 99 % of the first bucket."""
+    workers = workers_of("ml:a:0")
+    for at_s, told in [(0, latencies(0, 0, 50, 50)), (10, latencies(4, 4, 4, 4))]:
+        workers.observe(scrape("ml:a:0", at_s=at_s, counters=counted(tpot=told)), now_s=at_s)
+    assert load(workers, now_s=10).tpot_p99_ms == pytest.approx(99)
+
+
+def test_other_bounds_start_a_histogram_over():
+    """A new version of the server: old and new buckets cannot be subtracted."""
+    workers = workers_of("ml:a:0")
+    other = LatencyHistogram(bounds_s=(0.2, inf), counts=(9, 9), sum_s=1)
+    for at_s, told in [(0, latencies(1, 1, 1, 1)), (10, latencies(2, 2, 2, 2)), (20, other)]:
+        workers.observe(scrape("ml:a:0", at_s=at_s, counters=counted(ttft=told)), now_s=at_s)
+    assert load(workers, now_s=20).ttft_p99_ms is None
+
+
+@pytest.mark.parametrize(
+    ("growths", "share", "seconds"),
+    [
+        pytest.param([((1.0, inf), (10, 10))], 0.5, 0.5, id="half way into the first bucket"),
+        pytest.param([((1.0, 2.0, inf), (0, 10, 10))], 0.5, 1.5, id="empty buckets are passed over"),
+        pytest.param([((1.0, inf), (0, 10))], 0.99, 1.0, id="beyond the last bound: at least that bound"),
+        pytest.param([((1.0, inf), (5, 10))], 0.99, 1.0, id="rank in the infinite bucket"),
+        pytest.param([((1.0, inf), (0, 0))], 0.99, None, id="no request"),
+        pytest.param([((inf,), (10,))], 0.99, None, id="only the infinite bucket says nothing"),
+        pytest.param([], 0.99, None, id="nobody tells"),
+        pytest.param(
+            [((1.0, inf), (10, 10)), ((2.0, inf), (10, 10))], 0.75, 1.0, id="other bounds: 15 of 20 below 1 s"
+        ),
+    ],
+)
+def test_quantiles_are_linear_inside_their_bucket(growths, share, seconds):
+    """As Prometheus' histogram_quantile, joined over all bounds."""
+    answer = quantile_s([BucketGrowth(bounds, counts) for bounds, counts in growths], share)
+    assert answer == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_an_older_count_does_not_go_back():
+    """Two scrapes overtake each other: 50 tokens/s from 0 to 20 s."""
+    workers = workers_of("ml:a:0")
+    for at_s, prompt in [(0, 0), (20, 1000), (10, 400)]:
+        workers.observe(scrape("ml:a:0", at_s=at_s, counters=counted(prompt=prompt)), now_s=20)
+    assert load(workers, now_s=20).prompt_tokens_per_s == pytest.approx(50)
+
+
+def test_a_window_keeps_few_samples_however_often_somebody_reports():
+    """A heartbeat every 100 ms for ten minutes: 6 parts of the window, one before it, the newest."""
+    window = CounterWindow(60)
+    for tick in range(6000):
+        window.observe(tick, at_s=tick / 10)
+    assert len(window._samples) <= 8
+    assert window.rate_per_s() == pytest.approx(10)
