@@ -1,0 +1,51 @@
+"""Claims: of several objects that want the same thing the oldest owns it, and who is concerned is told."""
+
+from kvaware_engine.observations import ObjectKey
+from kvaware_operator.claims import Claims
+
+OLD, NEW, OTHER = (ObjectKey("ml", name) for name in ("old", "new", "other"))
+
+
+def claims() -> Claims[str]:
+    found: Claims[str] = Claims()
+    found.put(NEW, "2026-02-01T00:00:00Z", ["x", "y"])
+    found.put(OLD, "2026-01-01T00:00:00Z", ["x"])
+    return found
+
+
+def test_the_older_owns_and_ties_go_by_name():
+    found = claims()
+    assert (found.owner("x"), found.owner("y"), found.owner("z")) == (OLD, NEW, None)
+    found.put(OTHER, "2026-01-01T00:00:00Z", ["x"])
+    assert found.owner("x") == OLD
+    found.put(ObjectKey("ml", "a"), "2026-01-01T00:00:00Z", ["x"])
+    assert found.owner("x") == ObjectKey("ml", "a")
+
+
+def test_whoever_may_own_more_or_less_now_is_told():
+    """The younger one's condition must go when the older one lets go, or is deleted."""
+    found = claims()
+    assert found.put(OLD, "2026-01-01T00:00:00Z", []) == {NEW}
+    assert found.owner("x") == NEW
+    assert found.put(OTHER, "2026-03-01T00:00:00Z", ["y"]) == {NEW}
+
+
+def test_the_same_claim_again_concerns_nobody():
+    """Every status write comes back as an event of the object."""
+    assert claims().put(NEW, "2026-02-01T00:00:00Z", ["y", "x"]) == set()
+
+
+def test_an_object_made_anew_is_younger():
+    """Deleted and created between two lists: its key is the same, its age is not."""
+    found = claims()
+    assert found.put(OLD, "2026-03-01T00:00:00Z", ["x"]) == {NEW}
+    assert found.owner("x") == NEW
+
+
+def test_nothing_is_left_of_what_is_gone():
+    found = claims()
+    for key in (OLD, NEW):
+        found.put(key, "", [])
+    assert found.claimants("x") == set()
+    assert found._claimants == {}
+    assert found._of == {}
