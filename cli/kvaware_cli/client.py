@@ -48,6 +48,14 @@ class ApiClient:
         """Every tenant with its use and limits."""
         return self._http.call("GET", "/v1/tenants")
 
+    def workers(self) -> Any:
+        """Every worker as it says of itself."""
+        return self._http.call("GET", "/v1/workers")
+
+    def models(self) -> Any:
+        """Every model with its load."""
+        return self._http.call("GET", "/v1/models")
+
     def ready(self) -> bool:
         """Whether the extender answers and has seen the whole cluster once."""
         try:

@@ -60,6 +60,8 @@ class Subject(StrEnum):
 
     NODES = "nodes"
     TENANTS = "tenants"
+    WORKERS = "workers"
+    MODELS = "models"
 
 
 def main() -> None:
@@ -307,8 +309,8 @@ def _pod_named(kind: str | None, name: str | None, namespace: str) -> tuple[str,
 
 
 @app.command(
-    short_help="Show HBM headroom per node, or use per tenant.",
-    epilog=_lines("Examples", "kvaware top", "kvaware top tenants", "kvaware top -o json"),
+    short_help="Show HBM headroom per node, use per tenant, or what workers and models have to do.",
+    epilog=_lines("Examples", "kvaware top", "kvaware top tenants", "kvaware top models", "kvaware top nodes -o json"),
 )
 def top(
     subject: Annotated[Subject, typer.Argument(help="What to show.")] = Subject.NODES,
@@ -316,15 +318,20 @@ def top(
     output: Annotated[Format, typer.Option("--output", "-o", help="How to print it.")] = Format.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Show HBM headroom per node, or use per tenant against its limits.
+    """Show HBM headroom per node, use per tenant against its limits, or what workers and models have to do.
 
     HBM figures are per GPU where they say so: a pod must fit on one GPU, so the sum over a node tells little. "free" is
-    what one more pod is sure to get; "foreign" is in use, by the DCGM exporter, without a reservation.
+    what one more pod is sure to get; "foreign" is in use, by the DCGM exporter, without a reservation. What workers and
+    models have to do comes from the workers' own metrics and heartbeats; ? is unknown, which is not 0.
     """
-    from kvaware_cli import top_command  # noqa: PLC0415 - rich and pydantic only where something is shown
+    from kvaware_cli import top_command, top_load  # noqa: PLC0415 - rich and pydantic only where something is shown
 
     match subject:
         case Subject.NODES:
             top_command.top_nodes(server, output=output)
         case Subject.TENANTS:
             top_command.top_tenants(server, output=output)
+        case Subject.WORKERS:
+            top_load.top_workers(server, output=output)
+        case Subject.MODELS:
+            top_load.top_models(server, output=output)

@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 __all__ = [
+    "UNKNOWN",
     "WIDTH",
     "Fact",
     "Listing",
@@ -58,6 +59,7 @@ Fact = tuple[str, str | Text]
 """A label and what it says."""
 _GIB: Final = 1 << 30
 UNKNOWN: Final = "?"
+"""Nobody tells."""
 UNSET: Final = "-"
 _NO_BREAK: Final = "\u00a0"
 

@@ -16,11 +16,16 @@ __all__ = [
     "Demand",
     "Explanation",
     "Gpu",
+    "Model",
+    "ModelList",
     "Node",
     "NodeList",
     "Pool",
+    "RoleLoad",
     "Tenant",
     "TenantList",
+    "Worker",
+    "WorkerList",
     "read",
 ]
 
@@ -179,6 +184,62 @@ class TenantList(_Wire):
     """``/v1/tenants``."""
 
     items: tuple[Tenant, ...]
+
+
+class Worker(_Wire):
+    """One worker. None: unknown."""
+
+    worker: str
+    model: KeyText
+    role: str
+    node: str | None = None
+    ready: bool
+    reporting: bool
+    age_s: float | None = None
+    waiting: int | None = None
+    running: int | None = None
+    kv_usage_ratio: float | None = None
+    gpu_utilization_ratio: float | None = None
+    prefix_hit_ratio: float | None = None
+    draining: bool = False
+    asleep: bool = False
+    cache_value_ms: float | None = None
+
+
+class WorkerList(_Wire):
+    """``/v1/workers``."""
+
+    items: tuple[Worker, ...]
+
+
+class RoleLoad(_Wire):
+    """What the workers of one role have to do. None: unknown."""
+
+    role: str
+    workers: int
+    reporting: int
+    waiting: int | None = None
+    running: int | None = None
+    kv_usage_ratio: float | None = None
+    requests_per_s: float | None = None
+    prompt_tokens_per_s: float | None = None
+    generation_tokens_per_s: float | None = None
+    prefix_hit_ratio: float | None = None
+    ttft_p99_ms: float | None = None
+    tpot_p99_ms: float | None = None
+
+
+class Model(_Wire):
+    """One model's load."""
+
+    model: KeyText
+    roles: tuple[RoleLoad, ...] = ()
+
+
+class ModelList(_Wire):
+    """``/v1/models``."""
+
+    items: tuple[Model, ...]
 
 
 W = TypeVar("W", bound=_Wire)

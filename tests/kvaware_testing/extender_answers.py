@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["candidate", "cost", "explanation", "node", "pool", "refused", "tenant"]
+__all__ = ["candidate", "cost", "explanation", "model_load", "node", "pool", "refused", "role_load", "tenant", "worker"]
 
 GIB = 1 << 30
 
@@ -142,3 +142,38 @@ def tenant(
         "guaranteed_hbm_bytes": None,
         "conflicts": list(conflicts),
     }
+
+
+def worker(worker_id: str = "ml:llama-0:0", **figures: Any) -> dict[str, Any]:
+    """One worker of ``/v1/workers`` that is Ready and was heard, and told nothing."""
+    return {
+        "worker": worker_id,
+        "model": {"namespace": worker_id.partition(":")[0], "name": "llama"},
+        "role": "both",
+        "node": "n1",
+        "address": "10.0.0.7:8000",
+        "ready": True,
+        "reporting": True,
+        "age_s": 1.0,
+        "confidence_ratio": 1.0,
+        "waiting": None,
+        "running": None,
+        "kv_usage_ratio": None,
+        "gpu_utilization_ratio": None,
+        "prefix_hit_ratio": None,
+        "draining": False,
+        "asleep": False,
+        "capabilities": [],
+        "cache_value_ms": None,
+        **figures,
+    }
+
+
+def role_load(role: str = "both", **figures: Any) -> dict[str, Any]:
+    """One role's load, of two workers that tell nothing."""
+    return {"role": role, "workers": 2, "reporting": 2, **figures}
+
+
+def model_load(name: str, *roles: dict[str, Any]) -> dict[str, Any]:
+    """One model of ``/v1/models``."""
+    return {"model": {"namespace": "ml", "name": name}, "roles": list(roles or (role_load(),))}

@@ -7,7 +7,16 @@ from typing import Any, Final
 from aiohttp import web
 
 from kvaware_cluster import Kind
-from kvaware_engine import MOST_REPLICAS, Engine, ModelHeadroom, ModelObservation, ObjectKey, RoleHeadroom, Workers
+from kvaware_engine import (
+    MOST_REPLICAS,
+    Engine,
+    ModelHeadroom,
+    ModelLoad,
+    ModelObservation,
+    ObjectKey,
+    RoleHeadroom,
+    Workers,
+)
 from kvaware_extender.errors import ApiError
 from kvaware_extender.freshness import Freshness
 from kvaware_extender.routes.table import Route
@@ -16,6 +25,8 @@ from kvaware_extender.view import View
 
 __all__ = ["find_model", "model_routes"]
 
+MODELS_AT_A_TIME: Final = 16
+"""Of which the loads are added up together: with some 5 workers each, 1 ms."""
 REPLICAS: Final[dict[str, Any]] = {"type": "integer", "minimum": 1, "maximum": MOST_REPLICAS, "default": 1}
 
 
@@ -25,6 +36,15 @@ def model_routes(
     """The routes under ``/v1/models``."""
     # One question at a time: between two of its steps kube-scheduler's calls come, not another question's step.
     one_at_a_time = asyncio.Lock()
+
+    async def listing(_request: web.Request) -> web.Response:
+        freshness.require()
+        items: list[ModelLoad] = []
+        for number, (key, model) in enumerate(sorted(view.objects(Kind.INFERENCE_MODEL).items())):
+            if number % MODELS_AT_A_TIME == 0:
+                await asyncio.sleep(0)  # calls of kube-scheduler come between
+            items.append(workers.load(key, [role.name for role in model.roles], now_s=clock()))
+        return await answer({"items": items})
 
     async def load(request: web.Request) -> web.Response:
         freshness.require()
@@ -62,6 +82,14 @@ def model_routes(
         )
 
     return (
+        Route(
+            method="GET",
+            path="/v1/models",
+            handler=listing,
+            summary="Every InferenceModel with its load.",
+            listener="api",
+            answers={200: "A list of ModelLoads; null is unknown.", **STALE},
+        ),
         route("load", load, "What the model's workers have to do now, by role.", "A ModelLoad; null is unknown."),
         route(
             "headroom",

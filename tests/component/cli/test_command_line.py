@@ -64,7 +64,7 @@ def test_examples_in_the_help_stand_on_lines_of_their_own(on_terminal: bool) -> 
     lines = [line.rstrip() for line in output.splitlines()]
     where = lines.index("  Examples:")
     assert lines[where : where + 4] == [
-        "  Examples:", "    kvaware top", "    kvaware top tenants", "    kvaware top -o json"
+        "  Examples:", "    kvaware top", "    kvaware top tenants", "    kvaware top models"
     ]  # fmt: skip
     assert "\\b" not in output
     assert "\b" not in output

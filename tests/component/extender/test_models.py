@@ -80,6 +80,16 @@ async def test_a_worker_that_fell_silent_leaves_its_model_where_it_is():
         ]
 
 
+async def test_all_models_with_their_loads():
+    """For people; programs ask about one."""
+    cluster = MemoryCluster(raw_node("n1"), raw_model("b"), raw_model("a"), raw_model("a", namespace="other"))
+    async with serving(cluster) as caller:
+        status, reply = await caller.get("/v1/models")
+        assert status == 200
+        assert [tuple(item["model"].values()) for item in reply["items"]] == [("ml", "a"), ("ml", "b"), ("other", "a")]
+        assert reply["items"][0] == (await caller.get("/v1/models/ml/a/load"))[1]
+
+
 @pytest.mark.parametrize("route", ROUTES)
 async def test_an_unknown_model_is_a_404(route):
     cluster = MemoryCluster(raw_node("n1"), raw_model("llama"))
