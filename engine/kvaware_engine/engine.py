@@ -607,7 +607,7 @@ class Engine:
                 continue
             for other in answers:
                 self._ledger.end_hold(other.demand.uid)
-            self._groups.start_over(group)
+            self._groups.refuse(group, [other.demand.uid for other in answers], now_s=now_s)
             return reason if number == 0 else Reason.GROUP_INCOMPLETE
         return None
 

@@ -5,7 +5,7 @@ leaves half a group bound, and that pod retries some 650 times a second. So filt
 makes its answer the place and not a guess, and the first bind reserves the places of all members or refuses.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -47,6 +47,8 @@ class Groups:
         """Group to pod UID to the pod, as the API server shows it."""
         self._passes: dict[ObjectKey, list[dict[str, Answer | None]]] = {}
         """Group to its passes, the latest last: pod UID to what filter answered, None where it admitted no node."""
+        self._refused: dict[ObjectKey, tuple[set[str], float]] = {}
+        """Group to the pods of an attempt that was refused at bind, and since when."""
 
     def observe(self, before: PodObservation | None, after: PodObservation | None, uid: str) -> None:
         """A pod came, changed or went."""
@@ -59,6 +61,8 @@ class Groups:
             if after is None:
                 for each in self._passes.get(key, ()):
                     each.pop(uid, None)
+                if key in self._refused:
+                    self._refused[key][0].discard(uid)
         if after is not None and after.group is not None:
             self._members.setdefault(ObjectKey(after.namespace, after.group), {})[uid] = after
 
@@ -72,17 +76,25 @@ class Groups:
         passes[-1][demand.uid] = Answer(demand=demand, node=node, at_s=now_s) if node is not None else None
 
     def places(self, key: ObjectKey, uid: str, node: str) -> list[Answer]:
-        """Where the members go together with this one on this node, itself first; empty when filter never said so."""
+        """Where the members go together with this one on this node, itself first; empty when filter never said so.
+
+        Or when the pass lacks pods whose binds have just been refused: kube-scheduler takes its binds back one by one,
+        and a pod that it tries in between would be bound on the strength of others that are not.
+        """
+        lacking, since_s = self._refused.get(key, (set(), 0.0))
         for each in reversed(self._passes.get(key, [])):
             mine = each.get(uid)
             if mine is not None and mine.node == node:
+                if mine.at_s < since_s + self._pass_s and not lacking <= each.keys():
+                    return []
                 others = [a for a in each.values() if a is not None and abs(a.at_s - mine.at_s) <= self._pass_s]
                 return [mine, *(answer for answer in others if answer is not mine)]
         return []
 
-    def start_over(self, key: ObjectKey) -> None:
-        """What was answered does not hold: the places cannot all be had."""
+    def refuse(self, key: ObjectKey, uids: Iterable[str], *, now_s: float) -> None:
+        """The places of these members cannot all be had: what was answered does not hold, none of them is bound."""
         self._passes.pop(key, None)
+        self._refused[key] = (set(uids), now_s)
 
     def started(self, key: ObjectKey, placed: Callable[[str], bool]) -> bool:
         """Whether some member is bound, or about to be for good.
@@ -107,3 +119,5 @@ class Groups:
             answers = [answer for answer in passes[-1].values() if answer is not None]
             if not any(answer.at_s + self._forget_after_s > now_s for answer in answers):
                 del self._passes[key]
+        for key in [key for key, (_, since_s) in self._refused.items() if since_s + self._pass_s <= now_s]:
+            del self._refused[key]
