@@ -5,10 +5,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from kvaware_cluster.discovery import Discovery
-from kvaware_cluster.errors import NotFoundError
+from kvaware_cluster.errors import ClusterApiError, ConflictError, NotFoundError
 from kvaware_cluster.kubernetes_http import KubernetesHttp, object_of, object_path, pod_path
 from kvaware_cluster.kubernetes_source import PATHS
-from kvaware_cluster.merge_patch import leftovers, merge_patch, without_nulls
 from kvaware_cluster.settings import DiscoverySettings
 from kvaware_cluster.source import Kind, RawObject
 from kvaware_cluster.workloads import Scale, ScaleTarget
@@ -19,7 +18,6 @@ from kvaware_engine.observations import ObjectKey
 __all__ = ["KubernetesApi"]
 
 MANAGED = urlencode({"fieldManager": FIELD_MANAGER_OPERATOR})
-MERGE_PATCH = "application/merge-patch+json"
 
 
 class KubernetesApi:
@@ -73,20 +71,38 @@ class KubernetesApi:
         answer = await self._http.write("PUT", f"{path}?{MANAGED}", body, what=what)
         return _scale(object_of(answer, what=what), what=what)
 
-    async def write_status(
-        self,
-        kind: Kind,
-        key: ObjectKey,
-        *,
-        uid: str,
-        status: Mapping[str, Any],
-        seen: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """See ``ClusterApi``. One write, or two where ``seen`` is old."""
-        wanted = without_nulls(status)
-        stored = await self._patch_status(kind, key, uid=uid, patch=merge_patch(without_nulls(seen or {}), wanted))
-        left = leftovers(stored, wanted)
-        return await self._patch_status(kind, key, uid=uid, patch=left) if left else stored
+    async def write_status(self, kind: Kind, key: ObjectKey, *, uid: str, status: Mapping[str, Any]) -> dict[str, Any]:
+        """See ``ClusterApi``.
+
+        A JSON patch: it tests the UID and replaces the status as a whole. In a merge patch of a custom resource's
+        status the UID is passed over (seen on 1.37.2), and the status would land on an object of the same name.
+        """
+        what = f"status of {kind} {'/'.join(part for part in key if part)}"
+        path = object_path(PATHS[kind], key.namespace, key.name)
+        patch = [
+            {"op": "test", "path": "/metadata/uid", "value": uid},
+            {"op": "add", "path": "/status", "value": _without_nulls(status)},
+        ]
+        try:
+            answer = await self._http.write(
+                "PATCH", f"{path}/status?{MANAGED}", patch, content_type="application/json-patch+json", what=what
+            )
+        except ClusterApiError as error:
+            if error.status != 422:
+                raise
+            # a test that failed is answered like any fault, without a word about it
+            found = _metadata(await self._http.read(path, what=what), what=what).get("uid")
+            if found != uid:
+                raise ConflictError(
+                    f"{what}: expected UID {uid}, found {found}", status=409, reason="Conflict"
+                ) from error
+            raise
+        raw = object_of(answer, what=what)
+        stored = raw.get("status", {})
+        _metadata(raw, what=what)
+        if type(stored) is not dict:
+            raise UpstreamError(f"{what}: expected the object with its status")
+        return stored
 
     async def write_deletion_cost(self, pod: ObjectKey, *, uid: str, cost: int | None) -> None:
         """See ``ClusterApi``."""
@@ -96,28 +112,13 @@ class KubernetesApi:
             "PATCH",
             f"{pod_path(pod.namespace, pod.name)}?{MANAGED}",
             {"metadata": {"uid": uid, "annotations": annotations}},
-            content_type=MERGE_PATCH,
+            content_type="application/merge-patch+json",
             what=what,
         )
 
     async def _scale_path(self, target: ScaleTarget) -> str:
         served = await self.discovery.scalable(target.workload_kind)
         return f"{object_path(served.path, target.namespace, target.name)}/scale"
-
-    async def _patch_status(self, kind: Kind, key: ObjectKey, *, uid: str, patch: RawObject) -> RawObject:
-        what = f"status of {kind} {'/'.join(part for part in key if part)}"
-        answer = await self._http.write(
-            "PATCH",
-            f"{object_path(PATHS[kind], key.namespace, key.name)}/status?{MANAGED}",
-            {"metadata": {"uid": uid}, "status": patch},
-            content_type=MERGE_PATCH,
-            what=what,
-        )
-        raw = object_of(answer, what=what)
-        metadata, status = raw.get("metadata"), raw.get("status", {})
-        if type(metadata) is not dict or type(status) is not dict:
-            raise UpstreamError(f"{what}: expected the object with its status")
-        return status
 
 
 def _named(target: ScaleTarget) -> str:
@@ -126,9 +127,9 @@ def _named(target: ScaleTarget) -> str:
 
 def _scale(raw: RawObject, *, what: str) -> Scale:
     """A Scale as it was answered. Absent numbers are 0: the API server leaves zeros out."""
-    metadata, spec, status = raw.get("metadata"), raw.get("spec", {}), raw.get("status", {})
-    if type(metadata) is not dict or type(spec) is not dict or type(status) is not dict:
-        raise UpstreamError(f"{what}: expected a Scale with metadata, spec and status")
+    metadata, spec, status = _metadata(raw, what=what), raw.get("spec", {}), raw.get("status", {})
+    if type(spec) is not dict or type(status) is not dict:
+        raise UpstreamError(f"{what}: expected a Scale with spec and status")
     replicas, current = spec.get("replicas", 0), status.get("replicas", 0)
     uid, version, selector = metadata.get("uid"), metadata.get("resourceVersion"), status.get("selector", "")
     if type(replicas) is not int or type(current) is not int or type(uid) is not str or type(version) is not str:
@@ -140,3 +141,17 @@ def _scale(raw: RawObject, *, what: str) -> Scale:
         selector=selector if type(selector) is str else "",
         resource_version=version,
     )
+
+
+def _metadata(raw: RawObject, *, what: str) -> RawObject:
+    metadata = raw.get("metadata")
+    if type(metadata) is not dict or not metadata:
+        raise UpstreamError(f"{what}: expected an object with metadata")
+    return metadata
+
+
+def _without_nulls(value: Any) -> Any:
+    """The value with every field left out that is None, inside lists too: the schema refuses nulls."""
+    if isinstance(value, Mapping):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list | tuple) else value

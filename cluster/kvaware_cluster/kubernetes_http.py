@@ -63,7 +63,9 @@ class KubernetesHttp:
                     body = await response.read()
         return object_of(body, what=what)
 
-    async def write(self, method: str, path: str, body: RawObject, *, what: str, content_type: str = JSON) -> bytes:
+    async def write(
+        self, method: str, path: str, body: RawObject | list[RawObject], *, what: str, content_type: str = JSON
+    ) -> bytes:
         """One write, within ``write_timeout_s``. Returns: the answer's body, read to its end, not parsed."""
         deadline = asyncio.get_running_loop().time() + self.settings.write_timeout_s
         async with self.answer(
@@ -81,7 +83,7 @@ class KubernetesHttp:
         *,
         what: str,
         deadline: float,
-        body: RawObject | None = None,
+        body: RawObject | list[RawObject] | None = None,
         content_type: str = JSON,
         accept: str = JSON,
     ) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -146,7 +148,7 @@ class KubernetesHttp:
 def object_path(resources: str, namespace: str, name: str) -> str:
     """Path of one object; ``resources`` is ``/<group and version>/<plural>``, no namespace: cluster-scoped.
 
-    Raises: NotFoundError for what cannot be a name and would lead to another path: names come out of specs and requests.
+    Raises: NotFoundError for what cannot be a name and would lead to another path: names come from specs and requests.
     """
     if name in {"", ".", ".."} or namespace in {".", ".."}:
         raise NotFoundError(f"expected the name of an object, got {namespace}/{name}", status=404, reason="NotFound")

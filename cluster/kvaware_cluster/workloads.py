@@ -150,24 +150,10 @@ class ClusterApi(Protocol):
         """Set ``spec.replicas`` if the object is still as ``seen``. ConflictError: it is not, or another UID."""
         ...
 
-    async def write_status(
-        self,
-        kind: Kind,
-        key: ObjectKey,
-        *,
-        uid: str,
-        status: Mapping[str, Any],
-        seen: Mapping[str, Any] | None = None,
-    ) -> dict[str, Any]:
-        """Replace the status with a merge patch that also removes what is not in ``status``.
+    async def write_status(self, kind: Kind, key: ObjectKey, *, uid: str, status: Mapping[str, Any]) -> dict[str, Any]:
+        """Replace the status, so that what is not in ``status`` is gone; None in it counts as left out.
 
-        Args:
-            kind: One of ours.
-            key: Of the object.
-            uid: ConflictError when the object has another one.
-            status: All of it; None counts as left out.
-            seen: As last seen; what it lacks and the API server holds is removed by a second patch.
-        Returns: the status as the API server stored it: an older CRD drops fields.
+        Returns: the status as the API server stored it: an older CRD drops fields. ConflictError: another UID.
         """
         ...
 

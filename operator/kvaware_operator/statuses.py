@@ -95,9 +95,7 @@ class StatusWriter:
             if wait_s > 0:
                 return wait_s
         try:
-            answer = await self._api.write_status(
-                resource.kind, resource.key, uid=resource.uid, status=status, seen=self.present(resource)
-            )
+            answer = await self._api.write_status(resource.kind, resource.key, uid=resource.uid, status=status)
         except Exception:
             self._wrote(resource.kind, WriteResult.FAILED)
             raise

@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 
-from kvaware_cluster import ConflictError, Kind, KubernetesApi, KubernetesSource, NotFoundError
+from kvaware_cluster import ClusterApiError, ConflictError, Kind, KubernetesApi, KubernetesSource, NotFoundError
 from kvaware_crds.errors import UpstreamError
 from kvaware_engine import ObjectKey
 from kvaware_testing.fake_api import Failure, FakeApi, raw_model, raw_pod, raw_quota
@@ -33,31 +33,23 @@ def writes(api: FakeApi) -> int:
     return sum(method != "GET" for method, *_ in api.requests)
 
 
-async def test_a_status_replaces_the_one_that_was_seen(api, cluster):
-    uid = await model(api, roles=[{"name": "old"}], conditions=[READY], note="goes")
-    seen = stored(api)
+async def test_a_status_replaces_the_one_that_is_there(api, cluster):
+    """Whatever that is: what the operator does not write must not live on."""
+    uid = await model(api, roles=[{"name": "old"}], conditions=[READY], note="goes", deep={"a": {"b": 1}})
     # when
-    answered = await cluster.write_status(
-        Kind.INFERENCE_MODEL, LLAMA, uid=uid, status={"roles": [{"name": "both"}]}, seen=seen
-    )
+    answered = await cluster.write_status(Kind.INFERENCE_MODEL, LLAMA, uid=uid, status={"deep": {"a": {"c": 2}}})
     # then
-    assert stored(api) == answered == {"roles": [{"name": "both"}]}
+    assert stored(api) == answered == {"deep": {"a": {"c": 2}}}
     assert writes(api) == 1
-    _, path, query, headers = api.requests[-1]
+    _, path, query, _ = api.requests[-1]
     assert path == "/apis/kvaware.io/v1alpha1/namespaces/ml/inferencemodels/llama/status"
     assert query == {"fieldManager": "kvaware-operator"}
-    assert headers["content-type"] == "application/merge-patch+json"
 
 
-@pytest.mark.parametrize("seen", [None, {"note": "an older one"}])
-async def test_what_was_not_seen_is_removed_all_the_same(api, cluster, seen: dict[str, Any] | None):
-    """What the operator saw may be old; a field that it does not write must not live on."""
-    uid = await model(api, selector={"a": 1, "b": {"c": 2, "d": 3}}, conditions=[READY], other=1)
-    answered = await cluster.write_status(
-        Kind.INFERENCE_MODEL, LLAMA, uid=uid, status={"selector": {"b": {"c": 5}}}, seen=seen
-    )
-    assert stored(api) == answered == {"selector": {"b": {"c": 5}}}
-    assert writes(api) == 2
+async def test_the_first_status_is_written_too(api, cluster):
+    uid = (await api.put("inferencemodel", raw_model()))["metadata"]["uid"]
+    await cluster.write_status(Kind.INFERENCE_MODEL, LLAMA, uid=uid, status={"conditions": [READY]})
+    assert stored(api) == {"conditions": [READY]}
 
 
 async def test_an_empty_status_removes_everything(api, cluster):
@@ -67,7 +59,7 @@ async def test_an_empty_status_removes_everything(api, cluster):
 
 
 async def test_none_counts_as_left_out_at_every_depth(api, cluster):
-    """A merge patch would store the nulls of a list, and the schema refuses them."""
+    """The schema knows no null."""
     uid = await model(api, desired=3)
     status = {"desired": None, "roles": [{"name": "both", "desired": None}], "more": {"x": None, "y": 1}}
     answered = await cluster.write_status(Kind.INFERENCE_MODEL, LLAMA, uid=uid, status=status)
@@ -84,9 +76,20 @@ async def test_the_same_status_again_changes_nothing(api, cluster):
 
 async def test_a_status_lands_only_on_the_object_that_was_seen(api, cluster):
     await model(api, conditions=[READY])
-    with pytest.raises(ConflictError):
+    with pytest.raises(ConflictError, match="expected UID another, found uid-1"):
         await cluster.write_status(Kind.INFERENCE_MODEL, LLAMA, uid="another", status={})
     assert stored(api) == {"conditions": [READY]}
+
+
+async def test_a_status_that_the_schema_refuses_is_no_conflict(api, cluster):
+    """To look again would not help: it is a fault of ours, and says which field."""
+    uid = await model(api, conditions=[READY])
+    causes = [{"reason": "FieldValueTypeInvalid", "message": "must be of type array", "field": "status.conditions"}]
+    body = {"reason": "Invalid", "message": "status.conditions: Invalid value", "details": {"causes": causes}}
+    api.failures["write"] = Failure(422, body=body)
+    with pytest.raises(ClusterApiError, match=r"status\.conditions: Invalid value") as refused:
+        await cluster.write_status(Kind.INFERENCE_MODEL, LLAMA, uid=uid, status={"conditions": "x"})
+    assert not isinstance(refused.value, ConflictError)
 
 
 async def test_a_status_of_what_is_gone_is_not_found(cluster):
@@ -104,20 +107,6 @@ async def test_an_older_crd_shows_in_what_was_stored(api, cluster):
     assert writes(api) == 1
 
 
-async def test_a_default_that_the_server_puts_back_is_removed_once(api, cluster, monkeypatch):
-    """A field with a default comes back whenever it is removed: two writes, not writes without end."""
-    uid = await model(api)
-    put = api.put
-
-    async def defaulting(kind: str, raw: dict[str, Any]) -> dict[str, Any]:
-        return await put(kind, {**raw, "status": {"generation": 0, **raw["status"]}})
-
-    monkeypatch.setattr(api, "put", defaulting)
-    answered = await cluster.write_status(Kind.INFERENCE_MODEL, LLAMA, uid=uid, status={"conditions": []})
-    assert answered == {"generation": 0, "conditions": []}
-    assert writes(api) == 2
-
-
 async def test_cluster_scoped_kinds_have_their_path(api, cluster):
     quota = await api.put("tenantquota", raw_quota())
     key = ObjectKey("", "team-a")
@@ -130,7 +119,7 @@ async def test_cluster_scoped_kinds_have_their_path(api, cluster):
 async def test_an_answer_without_its_status_is_an_upstream_error(api, cluster, body: dict[str, Any]):
     await model(api)
     api.failures["write"] = Failure(200, body=body)
-    with pytest.raises(UpstreamError, match="status of inferencemodel ml/llama"):
+    with pytest.raises(UpstreamError, match="status of inferencemodel ml/llama: expected"):
         await cluster.write_status(Kind.INFERENCE_MODEL, LLAMA, uid="u", status={})
 
 

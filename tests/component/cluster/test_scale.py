@@ -62,7 +62,7 @@ async def test_an_answer_that_is_no_scale_is_an_upstream_error(api, cluster, bod
     await api.put("deployment", raw_workload())
     await cluster.read_scale(LLAMA)
     api.failures["object"] = Failure(200, body=body)
-    with pytest.raises(UpstreamError, match="expected a Scale"):
+    with pytest.raises(UpstreamError, match="scale of Deployment ml/llama: expected a"):
         await cluster.read_scale(LLAMA)
 
 
