@@ -4,7 +4,7 @@ A condition that stays as it is keeps every byte, its time included: a status th
 time wakes its own writer for ever (strimzi/strimzi-kafka-operator#13079).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -50,7 +50,12 @@ class Finding:
 
 
 def settle(
-    before: Iterable[Mapping[str, Any]], findings: Iterable[Finding], *, generation: int, now: datetime
+    before: Iterable[Mapping[str, Any]],
+    findings: Iterable[Finding],
+    *,
+    generation: int,
+    now: datetime,
+    kept: Collection[ConditionType] = (),
 ) -> list[dict[str, Any]]:
     """The conditions to write.
 
@@ -60,11 +65,12 @@ def settle(
             there; any other type is left as it was.
         generation: Of the spec that the findings are about.
         now: For those whose status changes.
+        kept: Types that nothing is known about now: they stay as they were.
     Returns: In the order of ``ConditionType``, those of types unknown here last.
     """
     old = {each["type"]: each for each in before if isinstance(each.get("type"), str)}
     found = {str(finding.type): finding for finding in findings}
-    for type_ in ABNORMAL:
+    for type_ in ABNORMAL.difference(kept):
         if str(type_) in old and str(type_) not in found:
             found[str(type_)] = Finding.false(type_, "Resolved")
     settled = {
@@ -72,8 +78,8 @@ def settle(
         for type_, finding in found.items()
         if not _left_out(old.get(type_), finding)
     }
-    kept = {type_: dict(each) for type_, each in old.items() if type_ not in settled}
-    return [each for _, each in sorted({**kept, **settled}.items(), key=lambda item: _place(item[0]))]
+    others = {type_: dict(each) for type_, each in old.items() if type_ not in settled}
+    return [each for _, each in sorted({**others, **settled}.items(), key=lambda item: _place(item[0]))]
 
 
 def named(names: Sequence[str], *, shown: int = 3) -> str:

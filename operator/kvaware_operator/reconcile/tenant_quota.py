@@ -59,8 +59,10 @@ def quota_status(
     """The whole status. Unknown use leaves the figures, and whether they exceed a limit, as they were."""
     listed = before.get("conditions")
     conditions = listed if isinstance(listed, list) else []
-    kept = [] if use is not None else _unknown_stays(conditions, findings)
-    status: dict[str, Any] = {"conditions": settle(conditions, [*findings, *kept], generation=generation, now=now)}
+    kept = (ConditionType.LIMIT_EXCEEDED,) if use is None else ()
+    status: dict[str, Any] = {
+        "conditions": settle(conditions, findings, generation=generation, now=now, kept=kept),
+    }
     if use is None:
         return {**({"used": before["used"]} if "used" in before else {}), **status}
     used = QuotaUse(gpus=use.used_gpus + use.intended_gpus, hbm=use.used_hbm_bytes + use.intended_hbm_bytes)
@@ -131,18 +133,3 @@ def _limit_exceeded(spec: TenantQuotaSpec, use: TenantView | None) -> Finding | 
     return Finding.true(
         type_, "UseAboveLimit", f"{'; '.join(told)}: nothing is stopped, and nothing more is admitted until it fits"
     )
-
-
-def _unknown_stays(conditions: list[Any], findings: list[Finding]) -> list[Finding]:
-    """Conditions about use as they were."""
-    told = {finding.type for finding in findings}
-    return [
-        Finding(
-            type=ConditionType.LIMIT_EXCEEDED,
-            status=each["status"],
-            reason=each.get("reason", ""),
-            message=each.get("message", ""),
-        )
-        for each in conditions
-        if each.get("type") == ConditionType.LIMIT_EXCEEDED and ConditionType.LIMIT_EXCEEDED not in told
-    ]
