@@ -1,4 +1,4 @@
-"""The chart on a real API server: helm installs, upgrades and uninstalls it; its policies; its accounts' rights."""
+"""The chart on a real API server: helm installs, upgrades and uninstalls it; its policies."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 
 from kvaware_testing.chart import CHART, IMAGE, NAMESPACE, Helm, HelmFailedError
-from kvaware_testing.controlplane import Binaries, ControlPlane, eventually, kwok_node
+from kvaware_testing.chart_plane import EXTENDER, TEAM, chart_plane, install
+from kvaware_testing.controlplane import Binaries, ControlPlane, eventually
 
 RESERVATION = "kvaware.io/reservation"
 REFUSED = "the annotation kvaware.io/reservation is written by kvaware alone, when it binds a pod"
-EXTENDER = f"system:serviceaccount:{NAMESPACE}:kvaware-scheduler"
-OPERATOR = f"system:serviceaccount:{NAMESPACE}:kvaware-operator"
 USER = "somebody"
 """May do everything with pods, as many do."""
 PODS = "pods,pods/status,pods/binding,bindings,pods/ephemeralcontainers,pods/resize,deployments.apps,jobs.batch"
@@ -23,12 +22,7 @@ CRDS = "inferencemodels.kvaware.io", "kvcacheblockgroups.kvaware.io", "tenantquo
 
 @pytest.fixture(scope="module")
 def plane(tmp_path_factory: pytest.TempPathFactory, programs: Binaries) -> Iterator[ControlPlane]:
-    """A cluster of its own, without anything of kvaware: the policies are for a whole cluster."""
-    with ControlPlane(tmp_path_factory.mktemp("chart-plane"), programs, accounts=False) as running:
-        running.add_nodes([kwok_node("cpu-1", gpus=0), kwok_node("gpu-1", gpus=2)])
-        restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
-        for name, labels in ((NAMESPACE, restricted), ("team", {})):
-            running.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}})
+    with chart_plane(tmp_path_factory.mktemp("chart-plane"), programs) as running:
         running.kubectl("create", "clusterrole", USER, "--verb=*", f"--resource={PODS}")
         running.kubectl("create", "clusterrolebinding", USER, f"--clusterrole={USER}", f"--user={USER}")
         yield running
@@ -37,11 +31,6 @@ def plane(tmp_path_factory: pytest.TempPathFactory, programs: Binaries) -> Itera
 @pytest.fixture(scope="module")
 def helm(plane: ControlPlane, programs: Binaries, tmp_path_factory: pytest.TempPathFactory) -> Helm:
     return Helm(programs["helm"], tmp_path_factory.mktemp("helm"), kubeconfig=plane.admin_kubeconfig)
-
-
-def install(helm: Helm, name: str = "kvaware") -> str:
-    """Waits until everything is Ready, as kwok has it; fails where a pod is not admitted."""
-    return helm("install", name, CHART, f"--namespace={NAMESPACE}", "--wait", "--timeout=60s", values=IMAGE)
 
 
 def uninstall(helm: Helm) -> None:
@@ -59,7 +48,7 @@ def waiting(plane: ControlPlane) -> Iterator[None]:
     """A pod of the namespace team that nobody schedules."""
     plane.create(pod_named("waiting"))
     yield
-    plane.kubectl("delete", "pod", "waiting", "-n", "team", "--grace-period=0", "--force")
+    plane.kubectl("delete", "pod", "waiting", "-n", TEAM, "--grace-period=0", "--force")
 
 
 def pod_named(name: str, *, scheduler: str = "nobody", model: str | None = None, **metadata: Any) -> dict[str, Any]:
@@ -67,7 +56,7 @@ def pod_named(name: str, *, scheduler: str = "nobody", model: str | None = None,
     return {
         "apiVersion": "v1",
         "kind": "Pod",
-        "metadata": {"name": name, "namespace": "team", "labels": labels, **metadata},
+        "metadata": {"name": name, "namespace": TEAM, "labels": labels, **metadata},
         "spec": {"schedulerName": scheduler, "containers": [{"name": "server", "image": "registry.invalid/server:1"}]},
     }
 
@@ -82,7 +71,7 @@ def deployment_named(name: str, **options: Any) -> dict[str, Any]:
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
-        "metadata": {"name": name, "namespace": "team"},
+        "metadata": {"name": name, "namespace": TEAM},
         "spec": {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": template},
     }
 
@@ -92,7 +81,7 @@ def create(plane: ControlPlane, manifest: dict[str, Any], *more: str) -> Complet
 
 
 def reservation_of(plane: ControlPlane, pod: str) -> str | None:
-    annotations = plane.get_json("pod", pod, "-n", "team")["metadata"].get("annotations", {})
+    annotations = plane.get_json("pod", pod, "-n", TEAM)["metadata"].get("annotations", {})
     found: str | None = annotations.get(RESERVATION)
     return found
 
@@ -236,12 +225,12 @@ class Hand:
 
     def patch(self, *more: str) -> CompletedProcess[str]:
         change = json.dumps({"metadata": ANNOTATED})
-        return self.kubectl("patch", "pod", "waiting", "-n", "team", "--type=merge", "-p", change, *more)
+        return self.kubectl("patch", "pod", "waiting", "-n", TEAM, "--type=merge", "-p", change, *more)
 
     def bind(self, path: str = "pods/waiting/binding", **metadata: Any) -> CompletedProcess[str]:
         target = {"kind": "Node", "name": "gpu-1"}
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "waiting", **metadata}, "target": target}
-        return self.kubectl("create", "--raw", f"/api/v1/namespaces/team/{path}", "-f", "-", body=body)
+        return self.kubectl("create", "--raw", f"/api/v1/namespaces/{TEAM}/{path}", "-f", "-", body=body)
 
 
 WAYS = [
@@ -280,14 +269,14 @@ def test_the_extender_writes_it_with_the_binding_and_then_it_stays(plane: Contro
     user = Hand(plane, USER)
     assert not Hand(plane, EXTENDER).bind(annotations={RESERVATION: "held"}).returncode
     for change in (f"{RESERVATION}=other", f"{RESERVATION}-"):
-        done = user.kubectl("annotate", "pod", "waiting", "-n", "team", "--overwrite", change)
+        done = user.kubectl("annotate", "pod", "waiting", "-n", TEAM, "--overwrite", change)
         assert REFUSED in done.stderr
     for what in (("annotate", "note=1"), ("label", "note=1")):
-        done = user.kubectl(what[0], "pod", "waiting", "-n", "team", what[1])
+        done = user.kubectl(what[0], "pod", "waiting", "-n", TEAM, what[1])
         assert not done.returncode, done.stderr
     status = {"status": {"conditions": [{"type": "example.com/Seen", "status": "True"}]}}
     done = user.kubectl(
-        "patch", "pod", "waiting", "-n", "team", "--subresource=status", "--type=merge", "-p", json.dumps(status)
+        "patch", "pod", "waiting", "-n", TEAM, "--subresource=status", "--type=merge", "-p", json.dumps(status)
     )
     assert not done.returncode, done.stderr
     assert reservation_of(plane, "waiting") == "held"
@@ -296,7 +285,7 @@ def test_the_extender_writes_it_with_the_binding_and_then_it_stays(plane: Contro
 @pytest.mark.usefixtures("guarded", "waiting")
 def test_other_schedulers_bind_as_ever(plane: ControlPlane) -> None:
     assert not Hand(plane, USER).bind(annotations={"note": "1"}).returncode
-    assert plane.get_json("pod", "waiting", "-n", "team")["spec"]["nodeName"] == "gpu-1"
+    assert plane.get_json("pod", "waiting", "-n", TEAM)["spec"]["nodeName"] == "gpu-1"
 
 
 @pytest.mark.usefixtures("guarded")
@@ -307,12 +296,12 @@ def test_a_template_with_a_reservation_ends_at_its_pods(plane: ControlPlane) -> 
     try:
 
         def told() -> bool:
-            events = plane.get_json("events", "-n", "team", "--field-selector=reason=FailedCreate")["items"]
+            events = plane.get_json("events", "-n", TEAM, "--field-selector=reason=FailedCreate")["items"]
             return any(f"{REFUSED}. Leave it out of pods, pod templates" in event["message"] for event in events)
 
         eventually(told, 20, "the ReplicaSet's events tell why")
     finally:
-        plane.kubectl("delete", "deployment", "copied", "-n", "team")
+        plane.kubectl("delete", "deployment", "copied", "-n", TEAM)
 
 
 @pytest.mark.usefixtures("guarded")
@@ -352,88 +341,3 @@ def test_a_model_with_another_scheduler_is_warned_of(
     assert not done.returncode, done.stderr
     warning = f"no effect on where the pod is placed: spec.schedulerName is {scheduler}"
     assert (warning in done.stderr) is warned
-
-
-# -- rights ---------------------------------------------------------------------------------------------------------
-
-
-def may(plane: ControlPlane, account: str, right: str, *, namespace: str = "team") -> bool:
-    """Whether an account may, as the API server says: ``update leaderworkersets/scale in leaderworkerset.x-k8s.io``.
-
-    A name follows the resource after a colon, and core's group is left out.
-    """
-    what, _, group = right.partition(" in ")
-    verb, _, resource = what.partition(" ")
-    resource, _, name = resource.partition(":")
-    resource, _, subresource = resource.partition("/")
-    attributes = {"verb": verb, "group": group, "resource": resource, "subresource": subresource}
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SubjectAccessReview",
-        "spec": {"user": account, "resourceAttributes": {**attributes, "name": name, "namespace": namespace}},
-    }
-    answer = plane.kubectl("create", "-f", "-", "-o", "json", input=json.dumps(review))
-    allowed: bool = json.loads(answer.stdout)["status"]["allowed"]
-    return allowed
-
-
-@pytest.mark.usefixtures("notes")
-@pytest.mark.parametrize(
-    ("account", "right"),
-    [
-        (EXTENDER, "patch pods"),
-        (EXTENDER, "create pods"),
-        (EXTENDER, "get secrets"),
-        (EXTENDER, "patch nodes"),
-        (EXTENDER, "patch inferencemodels/status in kvaware.io"),
-        (EXTENDER, "update deployments/scale in apps"),
-        (EXTENDER, "update leases:kvaware-operator in coordination.k8s.io"),
-        (OPERATOR, "create pods/binding"),
-        (OPERATOR, "patch pods/status"),
-        (OPERATOR, "create pods"),
-        (OPERATOR, "delete pods"),
-        (OPERATOR, "get secrets"),
-        (OPERATOR, "list nodes"),
-        (OPERATOR, "patch deployments in apps"),
-        (OPERATOR, "delete deployments in apps"),
-        (OPERATOR, "update inferencemodels in kvaware.io"),
-        (OPERATOR, "delete tenantquotas in kvaware.io"),
-        (OPERATOR, "delete customresourcedefinitions in apiextensions.k8s.io"),
-        (OPERATOR, "update horizontalpodautoscalers in autoscaling"),
-        (OPERATOR, "update leases:kvaware-scheduler in coordination.k8s.io"),
-    ],
-)
-def test_an_account_may_not(plane: ControlPlane, account: str, right: str) -> None:
-    """Not even in the chart's own namespace."""
-    assert not may(plane, account, right, namespace=NAMESPACE)
-
-
-@pytest.mark.usefixtures("notes")
-def test_each_process_holds_its_own_lease(plane: ControlPlane) -> None:
-    """By its name, and in the namespace of the release only."""
-    for account, lease in ((EXTENDER, "kvaware-scheduler"), (OPERATOR, "kvaware-operator")):
-        assert may(plane, account, f"update leases:{lease} in coordination.k8s.io", namespace=NAMESPACE)
-        assert not may(plane, account, f"update leases:{lease} in coordination.k8s.io", namespace="team")
-    # (a kube-scheduler's own role may create Leases everywhere)
-    assert not may(plane, OPERATOR, "create leases in coordination.k8s.io", namespace="team")
-
-
-@pytest.mark.usefixtures("notes")
-def test_scale_of_another_kind_is_given_by_a_labelled_role(plane: ControlPlane) -> None:
-    """A scaleTargetRef may name anything with a scale subresource."""
-    right = "update widgets/scale in example.com"
-    assert not may(plane, OPERATOR, right)
-    role = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "ClusterRole",
-        "metadata": {"name": "widgets", "labels": {"kvaware.io/aggregate-to-operator": "true"}},
-        "rules": [
-            {"apiGroups": ["example.com"], "resources": ["widgets"], "verbs": ["list", "watch"]},
-            {"apiGroups": ["example.com"], "resources": ["widgets/scale"], "verbs": ["get", "update"]},
-        ],
-    }
-    plane.apply(role)
-    try:
-        eventually(lambda: may(plane, OPERATOR, right), 20, "the cluster has filled the aggregated role")
-    finally:
-        plane.kubectl("delete", "clusterrole", "widgets")
