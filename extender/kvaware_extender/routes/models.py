@@ -26,7 +26,7 @@ from kvaware_extender.view import View
 __all__ = ["find_model", "model_routes"]
 
 MODELS_AT_A_TIME: Final = 16
-"""Of which the loads are added up together: with some 5 workers each, 1 ms."""
+"""Of which the loads are added up together: with some 5 workers each, 3 ms."""
 REPLICAS: Final[dict[str, Any]] = {"type": "integer", "minimum": 1, "maximum": MOST_REPLICAS, "default": 1}
 
 

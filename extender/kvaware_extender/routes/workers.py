@@ -25,8 +25,8 @@ __all__ = ["list_workers", "worker_routes"]
 
 MOST_BYTES: Final = 16 * 1024
 """Of one heartbeat; one with every field is 0.6 kB."""
-MODELS_AT_A_TIME: Final = 16
-"""Of which the workers are looked at together: with some 5 workers each, 2 ms."""
+MODELS_AT_A_TIME: Final = 4
+"""Of which the workers are looked at together: with some 5 workers each, 2 ms; 5,000 workers are 0.4 s."""
 UNTOLD: Final = ""
 """A heartbeat does not say of which incarnation it is: that is what the API server shows."""
 HEARTBEAT: Final[dict[str, Any]] = Heartbeat.model_json_schema(ref_template=REFERENCE)
