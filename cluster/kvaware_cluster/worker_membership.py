@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 import structlog
 from cachetools import LRUCache
 
+from kvaware_cluster.parse.bounds import MAX_RANK, MAX_RANKS
 from kvaware_cluster.source import Kind
 from kvaware_cluster.table import Change
 from kvaware_cluster.workloads import WorkerPod
@@ -15,13 +16,10 @@ from kvaware_engine.observations import ModelObservation, ModelWorkers, NodeUse,
 from kvaware_engine.reports import WorkerPlace
 from kvaware_engine.tenants import selects
 
-__all__ = ["MAX_RANK", "MAX_RANKS", "ScrapeTarget", "WorkerMembership", "split_worker"]
+__all__ = ["ScrapeTarget", "WorkerMembership", "split_worker"]
 
 LABEL_GROUP_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"
 """Of a LeaderWorkerSet's pod in its group: the leader, which serves, is 0."""
-MAX_RANK: Final = 4095
-MAX_RANKS: Final = 64
-"""Data-parallel ranks of one pod: whoever may beat for a pod cannot fill the memory with ranks."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from prometheus_client.parser import parse_labels
 
+from kvaware_cluster.parse.bounds import MAX_RANK, MAX_RANKS
 from kvaware_crds.errors import WireError
 from kvaware_engine.observations import ObjectKey
 from kvaware_engine.reports import LatencyHistogram, ReportSource, WorkerCounters, WorkerReport
@@ -63,9 +64,6 @@ _WANTED: Final = frozenset(
 )
 MAX_LINES: Final = 4096
 """Wanted lines of one scrape. A rank has some 90; reading an unknown one takes 15 µs, a known one 1 µs."""
-MAX_RANK: Final = 4095
-MAX_RANKS: Final = 64
-"""Data-parallel ranks of one pod."""
 MAX_BUCKETS: Final = 128
 MAX_THINGS: Final = 1e9
 """Requests or blocks of one worker: 100 times what the largest pools have."""
