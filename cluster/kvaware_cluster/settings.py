@@ -93,8 +93,8 @@ class WorkerScrapeSettings:
     enabled: bool = True
     """False: nobody is scraped, and of the workers is known what their heartbeats tell."""
     interval_s: Seconds = 5.0
-    """Per pod. One scrape of a vLLM takes 1 to 2 ms of CPU, so 1,000 pods some 30 % of a core. Rates and percentiles need
-    several scrapes in their window."""
+    """Per pod. One scrape of a vLLM takes 1 to 2 ms of CPU, so 1,000 pods some 30 % of a core. Rates and percentiles
+    need several scrapes in their window."""
     interval_jitter_ratio: Ratio = 0.2
     """Share of the interval by which each scrape is moved, so that pods spread out."""
     timeout_s: Seconds = 3.0
