@@ -54,6 +54,15 @@ async def test_a_watch_is_passed_on_as_it_comes(proxy: Proxy) -> None:
         assert await answer.read() == b"one\ntwo\n"
 
 
+async def test_what_a_watch_brings_can_come_late(proxy: Proxy) -> None:
+    """A view that lags: everything arrives, in order, after a while."""
+    with proxy.events_delayed("/pods", 0.2):
+        began_s = time.monotonic()
+        async with aiohttp.ClientSession() as session, session.get(f"{proxy.url}/pods?watch=1") as answer:
+            assert await answer.read() == b"one\ntwo\n"
+        assert time.monotonic() - began_s >= 0.2
+
+
 def post(url: str) -> int:
     request = urllib.request.Request(url, data=b"{}", method="POST")  # noqa: S310  own URL
     with urllib.request.urlopen(request, timeout=10) as reply:  # noqa: S310  own URL

@@ -8,7 +8,7 @@ import asyncio
 import ssl
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,6 +104,7 @@ class Proxy:
         self._thread = threading.Thread(target=self._run, name="proxy", daemon=True)
         self._holds: list[Hold] = []
         self._delays: list[tuple[str, str, float]] = []
+        self._watch_delays: list[tuple[str, float]] = []
         self._calls: list[Call] = []
         self.url = ""
 
@@ -150,10 +151,27 @@ class Proxy:
         finally:
             self._delays.remove(rule)
 
+    @contextmanager
+    def events_delayed(self, ending: str, delay_s: float) -> Iterator[None]:
+        """Pass on what watches of such a path bring only after a while, in order: a view that lags behind."""
+        rule = (ending, delay_s)
+        self._watch_delays.append(rule)
+        try:
+            yield
+        finally:
+            self._watch_delays.remove(rule)
+
+    def _watch_delay_s(self, path: str) -> float:
+        return max((delay_s for ending, delay_s in self._watch_delays if path.endswith(ending)), default=0.0)
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._serve())
+            left = asyncio.all_tasks(self._loop)  # connections that their clients keep open
+            for task in left:
+                task.cancel()
+            self._loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
         finally:
             self._loop.close()
 
@@ -193,7 +211,7 @@ class Proxy:
                 passed = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP_BY_HOP}
                 if "watch=" in request.query_string:
                     self._record(request, body, b"", answer.status, began_at_s)
-                    return await _stream(request, answer, passed)
+                    return await _stream(request, answer, passed, lambda: self._watch_delay_s(request.path))
                 reply = await answer.read()
         except aiohttp.ClientError as error:
             self._record(request, body, b"", 502, began_at_s)
@@ -219,14 +237,29 @@ class Proxy:
         )
 
 
-async def _stream(request: web.Request, answer: aiohttp.ClientResponse, headers: dict[str, str]) -> web.StreamResponse:
+async def _stream(
+    request: web.Request, answer: aiohttp.ClientResponse, headers: dict[str, str], delay_s: Callable[[], float]
+) -> web.StreamResponse:
     response = web.StreamResponse(status=answer.status, headers=headers)
     await response.prepare(request)
-    try:
+    late: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue()
+
+    async def read() -> None:
         async for chunk in answer.content.iter_any():
-            await response.write(chunk)
+            late.put_nowait((time.monotonic() + delay_s(), chunk))
+        late.put_nowait((time.monotonic(), b""))
+
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(read(), name="read-watch")
+            while True:
+                at_s, chunk = await late.get()
+                await asyncio.sleep(max(0.0, at_s - time.monotonic()))
+                if not chunk:
+                    break
+                await response.write(chunk)
         await response.write_eof()
-    except (aiohttp.ClientError, ConnectionError):
+    except* (aiohttp.ClientError, ConnectionError):
         # One side broke off in the middle: the other must see a broken stream as well, not a tidy end.
         if request.transport is not None:
             request.transport.abort()
