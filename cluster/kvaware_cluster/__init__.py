@@ -28,6 +28,7 @@ from kvaware_cluster.parse.quotas import parse_quota
 from kvaware_cluster.parse.reservations import parse_reservation, render_reservation
 from kvaware_cluster.parse.worker_metrics import parse_worker_metrics
 from kvaware_cluster.parse.worker_pods import parse_worker_pod
+from kvaware_cluster.profiles import load_profiles
 from kvaware_cluster.settings import (
     DcgmSettings,
     DiscoverySettings,
@@ -122,6 +123,7 @@ __all__ = [
     "WorkloadWatchSettings",
     "WorkloadWatches",
     "is_gpu",
+    "load_profiles",
     "new_identity",
     "objects_in",
     "objects_of",
