@@ -2,11 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode
 
 from kvaware_cluster.discovery import Discovery
 from kvaware_cluster.errors import ClusterApiError, ConflictError, NotFoundError
-from kvaware_cluster.kubernetes_http import KubernetesHttp, object_of, object_path, pod_path
+from kvaware_cluster.kubernetes_http import METADATA_LIST, KubernetesHttp, object_of, object_path, pod_path
 from kvaware_cluster.kubernetes_source import PATHS
 from kvaware_cluster.settings import DiscoverySettings
 from kvaware_cluster.source import Kind, RawObject
@@ -91,12 +91,10 @@ class KubernetesApi:
             if error.status != 422:
                 raise
             # a test that failed is answered like any fault, without a word about it
-            found = _metadata(await self._http.read(path, what=what), what=what).get("uid")
-            if found != uid:
-                raise ConflictError(
-                    f"{what}: expected UID {uid}, found {found}", status=409, reason="Conflict"
-                ) from error
-            raise
+            found = await self._uid_now(path, what=what)
+            if found == uid:
+                raise
+            raise ConflictError(f"{what}: expected UID {uid}, found {found}", status=409, reason="Conflict") from error
         raw = object_of(answer, what=what)
         stored = raw.get("status", {})
         _metadata(raw, what=what)
@@ -115,6 +113,17 @@ class KubernetesApi:
             content_type="application/merge-patch+json",
             what=what,
         )
+
+    async def _uid_now(self, path: str, *, what: str) -> str | None:
+        """UID of the object of that path; None: there is none. By a list of one, since who watches may list."""
+        collection, name = path.rsplit("/", 1)
+        query = urlencode({"fieldSelector": f"metadata.name={unquote(name)}"})
+        page = await self._http.read(f"{collection}?{query}", what=what, accept=METADATA_LIST)
+        items = page.get("items") or []
+        if type(items) is not list or not all(type(item) is dict for item in items):
+            raise UpstreamError(f"{what}: expected a list of objects")
+        uids = [_metadata(item, what=what).get("uid") for item in items]
+        return str(uids[0]) if uids else None
 
     async def _scale_path(self, target: ScaleTarget) -> str:
         served = await self.discovery.scalable(target.workload_kind)

@@ -25,9 +25,24 @@ if TYPE_CHECKING:
     from kubernetes.aio.client.configuration import Configuration
     from kubernetes.aio.client.rest import RESTClientObject
 
-__all__ = ["JSON", "KubernetesHttp", "in_doubt", "object_of", "object_path", "pod_path", "read_up_to", "settle_proxy"]
+__all__ = [
+    "JSON",
+    "METADATA",
+    "METADATA_LIST",
+    "KubernetesHttp",
+    "in_doubt",
+    "object_of",
+    "object_path",
+    "pod_path",
+    "read_up_to",
+    "settle_proxy",
+]
 
 JSON: Final = "application/json"
+METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
+"""A list without specs and statuses. Whole objects from an API server that does not know how to leave them out."""
+METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
+"""The same for one object, and for the events of a watch."""
 MAX_ERROR_BODY_BYTES: Final = 2**16
 
 

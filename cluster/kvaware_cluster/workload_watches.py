@@ -10,13 +10,13 @@ import random
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import structlog
 
 from kvaware_cluster.discovery import Discovery
 from kvaware_cluster.errors import NotFoundError, ScaleTargetError
-from kvaware_cluster.kubernetes_http import KubernetesHttp
+from kvaware_cluster.kubernetes_http import METADATA, METADATA_LIST, KubernetesHttp
 from kvaware_cluster.list_watch import list_pages, watch
 from kvaware_cluster.parse.wire import metadata_of, string, uid_of
 from kvaware_cluster.reflector import Reflector
@@ -27,10 +27,6 @@ from kvaware_cluster.workloads import ScaleTarget, WorkloadKind
 from kvaware_engine.observations import ObjectKey
 
 __all__ = ["WorkloadWatches"]
-
-# full objects from an aggregated API that does not know how to leave the rest out
-ACCEPT_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
-ACCEPT_EVENTS: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -177,12 +173,12 @@ class _Metadata:
             self._path = (await self._discovery.scalable(self._kind, doubted=True)).path
         except ScaleTargetError as error:  # to a reflector it is a kind that cannot be listed, as one without a path is
             raise NotFoundError(str(error), status=404, reason="NotFound") from error
-        async for page in list_pages(self._http, self._path, what=kind, accept=ACCEPT_LIST):
+        async for page in list_pages(self._http, self._path, what=kind, accept=METADATA_LIST):
             yield page
 
     def watch(self, kind: str, resource_version: str) -> AsyncGenerator[WatchEvent, None]:
         """See ``Watchable``."""
-        return watch(self._http, self._path, resource_version, what=kind, rng=self._rng, accept=ACCEPT_EVENTS)
+        return watch(self._http, self._path, resource_version, what=kind, rng=self._rng, accept=METADATA)
 
 
 def _workload(raw: RawObject) -> _Workload:

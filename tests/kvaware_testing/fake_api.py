@@ -222,6 +222,9 @@ class FakeApi:
         token = query.get("continue")
         if token is None:
             items, version = list(self.objects[kind].values()), self._version
+            if "fieldSelector" in query:
+                name = query["fieldSelector"].removeprefix("metadata.name=")
+                items = [item for item in items if item["metadata"]["name"] == name]
         elif token in self._snapshots:
             items, version = self._snapshots.pop(token)
         else:

@@ -71,6 +71,8 @@ class FakeKinds(Protocol):
 async def answer(api: FakeKinds, request: web.Request) -> web.Response:
     """Answer for discovery or one object."""
     parts = request.path.strip("/").split("/")
+    if len(parts) == 1:
+        return _versions(api, parts[0])
     depth = 2 if parts[0] == "api" else 3
     prefix, rest = "/" + "/".join(parts[:depth]), parts[depth:]
     if not rest:
@@ -82,7 +84,7 @@ async def answer(api: FakeKinds, request: web.Request) -> web.Response:
     if kind is None or kind in api.hidden:
         return status_answer(404, "NotFound", RESOURCE_GONE)
     if len(rest) == 1:
-        return await _create(api, kind, namespace, request)
+        return await _collection(api, kind, namespace, request)
     old = api.objects[kind].get((namespace, rest[1]))
     if old is None:
         plural = api.kinds[kind].plural
@@ -159,14 +161,34 @@ def _discovery(api: FakeKinds, prefix: str) -> web.Response:
         return web.Response(status=404, text="404 page not found\n")
     resources: list[Raw] = []
     for kind in kinds:
-        resources.append({"name": kind.plural, "kind": kind.kind, "namespaced": kind.namespaced, "verbs": ["list"]})
+        resources.append(
+            {"name": kind.plural, "kind": kind.kind, "namespaced": kind.namespaced, "verbs": ["get", "list", "watch"]}
+        )
         resources.append({"name": f"{kind.plural}/status", "kind": kind.kind, "namespaced": kind.namespaced})
         if kind.scalable:
             resources.append({"name": f"{kind.plural}/scale", "kind": "Scale", "namespaced": kind.namespaced})
     return web.json_response({"kind": "APIResourceList", "groupVersion": kinds[0].api_version, "resources": resources})
 
 
-async def _create(api: FakeKinds, kind: str, namespace: str, request: web.Request) -> web.Response:
+def _versions(api: FakeKinds, root: str) -> web.Response:
+    """``/api`` and ``/apis``: what there is to discover."""
+    served = {kind.api_version for name, kind in api.kinds.items() if name not in api.hidden}
+    if root == "api":
+        return web.json_response(
+            {"kind": "APIVersions", "versions": sorted(each for each in served if "/" not in each)}
+        )
+    groups = []
+    for version in sorted(each for each in served if "/" in each):
+        entry = {"groupVersion": version, "version": version.split("/")[1]}
+        groups.append({"name": version.split("/")[0], "versions": [entry], "preferredVersion": entry})
+    return web.json_response({"kind": "APIGroupList", "groups": groups})
+
+
+async def _collection(api: FakeKinds, kind: str, namespace: str, request: web.Request) -> web.Response:
+    if request.method == "GET":
+        name = request.query["fieldSelector"].removeprefix("metadata.name=")
+        found = api.objects[kind].get((namespace, name))
+        return web.json_response({"metadata": {}, "items": [] if found is None else [found]})
     if request.method != "POST":
         return status_answer(405, "MethodNotAllowed", request.method)
     raw = await request.json()

@@ -92,6 +92,23 @@ async def test_a_status_that_the_schema_refuses_is_no_conflict(api, cluster):
     assert not isinstance(refused.value, ConflictError)
 
 
+async def test_an_object_that_goes_while_its_status_is_refused_is_a_conflict(api, cluster):
+    """The refusal may have been about it; there is nothing left to write to."""
+    await model(api)
+    api.failures["write"] = Failure(422, body={"reason": "Invalid", "message": "refused"})
+    await api.delete("inferencemodel", "ml", "llama")
+    with pytest.raises(ConflictError, match="found None"):
+        await cluster.write_status(Kind.INFERENCE_MODEL, LLAMA, uid="uid-1", status={})
+
+
+async def test_a_cluster_scoped_object_of_another_uid_is_a_conflict(api, cluster):
+    """Its collection is listed like any kind's; only it is looked at."""
+    await api.put("tenantquota", raw_quota("another"))
+    await api.put("tenantquota", raw_quota())
+    with pytest.raises(ConflictError, match="found uid-2"):
+        await cluster.write_status(Kind.TENANT_QUOTA, ObjectKey("", "team-a"), uid="gone", status={})
+
+
 async def test_a_status_of_what_is_gone_is_not_found(cluster):
     with pytest.raises(NotFoundError):
         await cluster.write_status(Kind.INFERENCE_MODEL, LLAMA, uid="u", status={})
