@@ -49,6 +49,8 @@ class TokenReviews:
             # It may have been answered while this one waited for its turn.
             if (known := self._good.get(key)) is not None:
                 return known
+            if key in self._bad:
+                return None
             found = await self._source.review_token(token, audiences=self._audiences)
         if found is None:
             self._bad[key] = True
