@@ -67,14 +67,13 @@ class CounterWindow:
 class HistogramWindow:
     """One histogram of latencies."""
 
-    __slots__ = ("_bounds_s", "_grown", "_latest", "_samples", "_window_s")
+    __slots__ = ("_bounds_s", "_samples", "_window_s")
 
     def __init__(self, window_s: float) -> None:
         self._window_s = window_s
         self._bounds_s: tuple[float, ...] = ()
-        self._latest: tuple[float, ...] = ()
-        self._grown: list[float] = []
         self._samples: deque[tuple[float, array[float]]] = deque()
+        """Time, and counts as they would be had the server's last start been its first: negative before it."""
 
     @property
     def at_s(self) -> float:
@@ -86,28 +85,31 @@ class HistogramWindow:
 
         Raises: ValueError when bounds and counts are not of one length, or there are none.
         """
-        if not histogram.bounds_s or len(histogram.bounds_s) != len(histogram.counts):
-            raise ValueError(
-                f"expected as many counts as bounds, got {len(histogram.counts)} and {len(histogram.bounds_s)}"
-            )
+        counts = array("d", histogram.counts)
+        if not counts or len(histogram.bounds_s) != len(counts):
+            raise ValueError(f"expected as many counts as bounds, got {len(counts)} and {len(histogram.bounds_s)}")
         if histogram.bounds_s != self._bounds_s:
             self._bounds_s = histogram.bounds_s
-            self._grown = [0.0] * len(histogram.bounds_s)
             self._samples.clear()
-        else:
-            restarted = histogram.counts[-1] < self._latest[-1]
-            before = (0.0,) * len(self._latest) if restarted else self._latest
-            growth = (max(0.0, now - then) for now, then in zip(histogram.counts, before, strict=True))
-            self._grown = [grown + more for grown, more in zip(self._grown, growth, strict=True)]
-        self._latest = histogram.counts
-        _keep(self._samples, at_s, array("d", self._grown), window_s=self._window_s)
+        elif counts[-1] < self._samples[-1][1][-1]:
+            # Started again. What was seen before is moved below 0 once, so that every other observation only has to
+            # be kept: adding up the growth of 20 buckets each time took more than half of taking in a report.
+            last = self._samples[-1][1]
+            moved = [
+                (then_s, array("d", [count - end for count, end in zip(then, last, strict=True)]))
+                for then_s, then in self._samples
+            ]
+            self._samples = deque(moved)
+        _keep(self._samples, at_s, counts, window_s=self._window_s)
 
     def increase(self) -> BucketGrowth | None:
         """Growth of each bucket over the window that ends with the last observation; None: seen only once."""
         if len(self._samples) < 2:
             return None
         first, last = self._samples[0][1], self._samples[-1][1]
-        return BucketGrowth(self._bounds_s, tuple(now - then for now, then in zip(last, first, strict=True)))
+        return BucketGrowth(
+            self._bounds_s, tuple([max(0.0, now - then) for now, then in zip(last, first, strict=True)])
+        )
 
 
 def quantile_s(growths: Sequence[BucketGrowth], share: float) -> float | None:

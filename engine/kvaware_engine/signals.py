@@ -51,7 +51,8 @@ def queue_signal(
     rate = (load.requests_per_s or 0.0) * everyone(load)
     if rate <= 0:
         replicas = serving + waiting / settings.queue_per_replica
-        text = f"{waiting:.0f} requests wait and none finishes"
+        finish = "how many finish is not told" if load.requests_per_s is None else "none finishes"
+        text = f"{waiting:.0f} requests wait, and {finish}"
         return Signal(reason=ScalingReason.QUEUE_GROWS, replicas=replicas, text=text)
     wait_s = waiting / rate
     allowed_s = settings.queue_wait_s

@@ -66,7 +66,10 @@ def test_replicas_rise_with_the_queue_though_running_is_capped_by_the_servers_sl
 def test_a_queue_of_which_none_finishes_asks_for_replicas_too():
     """Nothing tells how fast it moves: one replica for eight that wait. 1 + 40/8."""
     stuck = replace(QUEUE, requests_per_s=0.0, prompt_tokens_per_s=0.0, generation_tokens_per_s=0.0)
-    assert plan(wanting(stuck, rules=AT_ONCE, headroom=ROOMY)).target == 6
+    answer = plan(wanting(stuck, rules=AT_ONCE, headroom=ROOMY))
+    assert (answer.target, "40 requests wait, and none finishes" in answer.message) == (6, True)
+    untold = plan(wanting(replace(stuck, requests_per_s=None), rules=AT_ONCE, headroom=ROOMY))
+    assert (untold.target, "how many finish is not told" in untold.message) == (6, True)
 
 
 @pytest.mark.parametrize(
