@@ -1,6 +1,7 @@
 """The chart on a real API server: helm installs, upgrades and uninstalls it; its policies."""
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from subprocess import CompletedProcess
@@ -11,6 +12,7 @@ import pytest
 from kvaware_testing.chart import CHART, IMAGE, NAMESPACE, Helm, HelmFailedError
 from kvaware_testing.chart_plane import EXTENDER, TEAM, chart_plane, install
 from kvaware_testing.controlplane import Binaries, ControlPlane, eventually
+from kvaware_testing.repository import REPOSITORY
 
 RESERVATION = "kvaware.io/reservation"
 REFUSED = "the annotation kvaware.io/reservation is written by kvaware alone, when it binds a pod"
@@ -100,6 +102,17 @@ def test_what_helm_installs_becomes_ready(plane: ControlPlane, notes: str) -> No
     assert "kube-scheduler runs as registry.k8s.io/kube-scheduler:v1.37.2" in notes
 
 
+def test_the_documentation_shows_what_helm_prints(notes: str) -> None:
+    """But for the time. Out of step: copy what it prints now."""
+    text = (REPOSITORY / "docs" / "install.md").read_text("utf-8")
+    [shown] = re.findall(r"<!-- printed by helm;.*?-->\n```console\n\$ helm .*?\n(NAME: .*?)```\n", text, re.DOTALL)
+
+    def timeless(printed: str) -> list[str]:
+        return [line.rstrip() for line in printed.strip().splitlines() if not line.startswith("LAST DEPLOYED")]
+
+    assert timeless(shown) == timeless(notes)
+
+
 @pytest.mark.usefixtures("notes")
 def test_a_second_release_is_refused(helm: Helm) -> None:
     """Two of them would give the same GPUs away twice."""
@@ -133,7 +146,10 @@ def test_an_upgrade_starts_new_pods_and_keeps_crds_as_they_are(plane: ControlPla
     assert template() != before
     assert not columns()
     # when
-    plane.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CHART / "crds"))
+    [command] = re.findall(
+        r"kubectl (apply .*helm/kvaware/crds)", (REPOSITORY / "docs" / "upgrade.md").read_text("utf-8")
+    )
+    plane.kubectl(*command.replace("helm/kvaware/crds", str(CHART / "crds")).split())
     # then
     assert columns()
     helm("rollback", "kvaware", "1", f"--namespace={NAMESPACE}", "--wait", "--timeout=60s")

@@ -23,7 +23,14 @@ from kvaware_testing.repository import REPOSITORY
 
 KINDS = {model.__name__: model for model in (InferenceModel, KVCacheBlockGroup, TenantQuota)}
 SETTINGS: dict[str, type] = {"docs/settings.md": ExtenderSettings, "docs/operator-settings.md": OperatorSettings}
-PAGES_WITH_TEXT = ["README.md", "CONTRIBUTING.md", *SETTINGS, "docs/why-is-my-pod-pending.md"]
+PAGES_WITH_TEXT = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/conditions.md",
+    "docs/install.md",
+    "docs/upgrade.md",
+    "docs/why-is-my-pod-pending.md",
+]
 
 
 def page(name: str) -> str:
@@ -40,7 +47,7 @@ def commands() -> list[Any]:
     found = []
     for name in PAGES_WITH_TEXT:
         for block in blocks(name, "sh"):
-            for line in block.splitlines():
+            for line in block.replace("\\\n", " ").splitlines():
                 words = shlex.split(line.partition("|")[0], comments=True)
                 if words and words[0] in {"kvaware", "make"}:
                     found.append(pytest.param(words, id=f"{name}: {' '.join(words)}"))
