@@ -26,6 +26,7 @@ SETTINGS: dict[str, type] = {"docs/settings.md": ExtenderSettings, "docs/operato
 PAGES_WITH_TEXT = [
     "README.md",
     "CONTRIBUTING.md",
+    *SETTINGS,
     "docs/conditions.md",
     "docs/install.md",
     "docs/upgrade.md",
