@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Iterator
 from typing import Any, Final
+from urllib.parse import quote
 
 from kvaware_testing.controlplane.sandbox import Sandbox
 
@@ -37,8 +38,11 @@ def playing_leader_worker_set(sandbox: Sandbox, name: str) -> Iterator[None]:
 
 def _converge(sandbox: Sandbox, name: str) -> None:
     plane, namespace = sandbox.control_plane, sandbox.namespace
-    spec = plane.get_json(_RESOURCE, name, "-n", namespace)["spec"]
-    pods = {pod["metadata"]["name"]: pod for pod in sandbox.pods(f"{_PREFIX}/name={name}")}
+    group = plane.read(f"/apis/leaderworkerset.x-k8s.io/v1/namespaces/{namespace}/leaderworkersets/{name}")
+    spec, before = group["spec"], group.get("status")
+    selector = quote(f"{_PREFIX}/name={name}", safe="")
+    found = plane.read(f"/api/v1/namespaces/{namespace}/pods?labelSelector={selector}")["items"]
+    pods = {pod["metadata"]["name"]: pod for pod in found}
     wanted = {f"{name}-{index}": index for index in range(spec["replicas"])}
     template = spec["leaderWorkerTemplate"]["workerTemplate"]
     missing = [_pod(template, name, pod, index, namespace) for pod, index in wanted.items() if pod not in pods]
@@ -53,6 +57,8 @@ def _converge(sandbox: Sandbox, name: str) -> None:
         if any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
     )
     status = {"replicas": len(pods), "readyReplicas": ready, "hpaPodSelector": f"{_PREFIX}/name={name}"}
+    if status == before:
+        return
     patch = json.dumps({"status": status})
     plane.kubectl("patch", _RESOURCE, name, "-n", namespace, "--subresource=status", "--type=merge", "-p", patch)
 

@@ -19,9 +19,21 @@ from kvaware_testing.controlplane.versions import REPOSITORY
 __all__ = ["EXTENDER_CONFIG", "OPERATOR_CONFIG", "OperatorWorld"]
 
 _MANIFESTS: Final = REPOSITORY / "tests" / "e2e" / "manifests"
-EXTENDER_CONFIG: Final[Mapping[str, Any]] = {}
+EXTENDER_CONFIG: Final[Mapping[str, Any]] = {
+    "workers": {"reportIntervalS": 2, "rateWindowS": 4},
+    "workerScrape": {"intervalS": 1, "slowAfterMissesIntervalS": 2},
+    "decisionLog": "off",
+}
 """Seconds where users have tens of them: a test waits for several rounds."""
-OPERATOR_CONFIG: Final[Mapping[str, Any]] = {}
+OPERATOR_CONFIG: Final[Mapping[str, Any]] = {
+    "pollS": 1,
+    "loadGraceS": 3,
+    "statusIntervalS": 1,
+    "queue": {"backoffFirstS": 0.5, "backoffMaxS": 5},
+    "scaling": {"downStepIntervalS": 1},
+    # A killed operator would keep its lease for a while; tests of the lease have their own.
+    "lease": {"enabled": False},
+}
 
 
 class OperatorWorld:

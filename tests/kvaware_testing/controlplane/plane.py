@@ -9,6 +9,8 @@ import json
 import os
 import ssl
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -212,6 +214,21 @@ class ControlPlane:
         """Return what ``kubectl get … -o json`` answers."""
         return json.loads(self.kubectl("get", *arguments, "-o", "json").stdout)
 
+    def read(self, path: str) -> Any:
+        """Return the JSON of a GET on the API server, as admin: some ms, where kubectl takes a tenth of a second.
+
+        Raises: AssertionError with the API server's words.
+        """
+        request = urllib.request.Request(f"{self.api_url}{path}")  # noqa: S310  own URL
+        try:
+            with urllib.request.urlopen(request, timeout=10, context=self._admin_tls) as reply:  # noqa: S310  own URL
+                return json.loads(reply.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                raise AssertionError(f"GET {path}: {error.code} {error.read(500)!r}") from error
+        except OSError as error:
+            raise AssertionError(f"GET {path}: {error}") from error
+
     def apply_file(self, path: Path) -> None:
         """Server-side apply of a YAML file or folder."""
         self.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(path))
@@ -338,6 +355,9 @@ class ControlPlane:
             f"--service-account-private-key-file={self.folder / 'tokens.key'}",
             "--use-service-account-credentials=true",  # without it nobody may take the not-ready taint off new nodes
             "--leader-elect=false",
+            # kwok renews a node's status every 5 to 10 minutes and no lease: by the default of 50 s every node and pod
+            # would be NotReady in the middle of a test, and kwok never makes such a pod Ready again.
+            "--node-monitor-grace-period=1h",
             f"--kube-api-qps={self._qps:g}",
             f"--kube-api-burst={2 * self._qps:g}",
         ]

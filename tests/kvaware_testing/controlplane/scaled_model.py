@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from typing import Any, Final
+from urllib.parse import quote
 
 from kvaware_testing.controlplane.eventually import eventually
 from kvaware_testing.controlplane.sandbox import Sandbox
@@ -126,21 +127,24 @@ class ScaledModel:
 
     def get(self) -> dict[str, Any]:
         """The InferenceModel as the API server has it."""
-        found: dict[str, Any] = self.sandbox.control_plane.get_json(
-            "inferencemodel", self.name, "-n", self.sandbox.namespace
-        )
+        found: dict[str, Any] = self._read("kvaware.io/v1alpha1", "inferencemodels", self.name)
         return found
 
     def wanted(self) -> int:
         """``spec.replicas`` of the workload."""
-        replicas: int = self.sandbox.control_plane.get_json(self.kind.lower(), self.name, "-n", self.sandbox.namespace)[
-            "spec"
-        ]["replicas"]
+        replicas: int = self._read(_API_VERSIONS[self.kind], f"{self.kind.lower()}s", self.name)["spec"]["replicas"]
         return replicas
+
+    def _read(self, api_version: str, plural: str, name: str) -> Any:
+        return self.sandbox.control_plane.read(
+            f"/apis/{api_version}/namespaces/{self.sandbox.namespace}/{plural}/{name}"
+        )
 
     def pods(self) -> list[dict[str, Any]]:
         """The model's pods that are not being deleted."""
-        found = self.sandbox.pods(f"kvaware.io/model={self.name}")
+        selector = quote(f"kvaware.io/model={self.name}", safe="")
+        path = f"/api/v1/namespaces/{self.sandbox.namespace}/pods?labelSelector={selector}"
+        found = self.sandbox.control_plane.read(path)["items"]
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
     def pod_names(self) -> set[str]:
@@ -169,6 +173,11 @@ class ScaledModel:
         found: dict[str, Any] = role
         return found
 
+    def figures(self) -> tuple[int | None, int | None, int | None]:
+        """Desired, existing and Ready replicas of the role, as the status has them."""
+        role = self.role()
+        return role.get("desiredReplicas"), role.get("replicas"), role.get("readyReplicas")
+
     def conditions(self) -> dict[str, dict[str, Any]]:
         """The status' conditions by type."""
         return {one["type"]: one for one in self.get().get("status", {}).get("conditions", ())}
@@ -178,6 +187,15 @@ class ScaledModel:
         return str(self.conditions().get(type_, {}).get("status", ""))
 
     # -- waiting --------------------------------------------------------------------------------------------------
+
+    def wait_figures(self, desired: int, replicas: int, ready: int, *, timeout_s: float = 30.0) -> None:
+        """Wait for what the status says."""
+
+        def so() -> bool:
+            assert self.figures() == (desired, replicas, ready), self.story()
+            return True
+
+        eventually(so, timeout_s, f"{self.name}'s status says {desired}, {replicas}, {ready}", every_s=0.3)
 
     def wait_ready(self, replicas: int, *, timeout_s: float = 60.0) -> None:
         """Wait until the workload wants exactly so many, and so many pods are there, all Ready."""

@@ -119,21 +119,24 @@ class Worker:
 @contextlib.contextmanager
 def beating(
     workers: Sequence[Worker], figures: Mapping[str, Mapping[str, Any]], *, every_s: float = 1.0
-) -> Iterator[None]:
-    """Let workers send heartbeats, each with its own figures by its id, until left. Refusals are not looked at."""
+) -> Iterator[list[Answer]]:
+    """Let workers send heartbeats, each with its own figures by its id, until left. Yields what was refused."""
     ended = threading.Event()
+    refused: list[Answer] = []
 
     def beat() -> None:
         while not ended.is_set():
             for worker in workers:
                 with contextlib.suppress(OSError):  # the extender may be away
-                    worker.heartbeat(**figures[worker.id])
+                    answer = worker.heartbeat(**figures[worker.id])
+                    if answer.status != 202:
+                        refused.append(answer)
             ended.wait(every_s)
 
     thread = threading.Thread(target=beat, name="heartbeats")
     thread.start()
     try:
-        yield
+        yield refused
     finally:
         ended.set()
         thread.join()
