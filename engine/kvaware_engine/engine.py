@@ -28,9 +28,9 @@ from kvaware_engine.demands import demand_of, is_ours
 from kvaware_engine.explain import Judged, explain_pod, node_view, reason_of_choice, view_candidate
 from kvaware_engine.findings import Findings, PodFindings
 from kvaware_engine.fleet import Fleet, NodeRow
-from kvaware_engine.groups import MOST_MEMBERS, Groups
+from kvaware_engine.groups import MOST_MEMBERS, Answer, Groups
 from kvaware_engine.headroom import MOST_REPLICAS, Placed, Steps, headroom_steps, no_headroom, usual_resource
-from kvaware_engine.ledger import Ledger, node_held
+from kvaware_engine.ledger import Hold, Ledger, node_held
 from kvaware_engine.observations import (
     BlockGroupObservation,
     GpuClass,
@@ -459,6 +459,17 @@ class Engine:
         self._ledger.reserved(demand.uid, node, reservation, now_s=now_s)
         return reservation
 
+    def begin_group(self, group: ObjectKey, *, now_s: float) -> Reason | None:
+        """A pod that is not ours is bound as one of a group: settle the places of its pods that are.
+
+        Returns: None when it may be bound.
+        """
+        self._clock(now_s)
+        if self._groups.started(group, self._placed):
+            return None
+        lost = self._promise_all(group, self._groups.latest(group), now_s=now_s)
+        return Reason.GROUP_INCOMPLETE if lost is not None else None
+
     def keep_victims(self, demand: PodDemand, offers: Sequence[VictimOffer], *, now_s: float) -> VictimsVerdict:
         """Tell which of kube-scheduler's offers to preempt would really make room for the pod.
 
@@ -537,14 +548,18 @@ class Engine:
             codes = self._codes(demand, headroom)[indexes]
         else:
             codes = np.full(len(nodes), CODE_OF_REASON.get(refusal, -1), dtype=np.int8)
-        if hold is not None:
-            row = self._fleet.get(hold.node)
-            here = indexes == row.index if row is not None else np.zeros(len(nodes), dtype=np.bool_)
-            if (codes[here] != ADMITTED).any() and self._preemption.opens(hold):
-                codes[here] = CODE_OF_REASON[Reason.VICTIMS_LEAVING]
-            elif refusal is not None:
-                return _refused_everywhere(refusal, nodes)
+        if hold is not None and not self._mark_leaving(hold, indexes, codes) and refusal is not None:
+            return _refused_everywhere(refusal, nodes)
         return FilterVerdict(nodes=nodes, codes=codes, reason=None, counts=_count(codes))
+
+    def _mark_leaving(self, hold: Hold, indexes: npt.NDArray[np.int64], codes: npt.NDArray[np.int8]) -> bool:
+        """Say of the nominated node that victims are leaving it, where that is all. Returns: whether it is."""
+        row = self._fleet.get(hold.node)
+        here = indexes == row.index if row is not None else np.zeros(len(indexes), dtype=np.bool_)
+        if not (codes[here] != ADMITTED).any() or not self._preemption.opens(hold):
+            return False
+        codes[here] = CODE_OF_REASON[Reason.VICTIMS_LEAVING]
+        return True
 
     def _only_place(self, demand: PodDemand, verdict: FilterVerdict) -> int | None:
         """Position of the one node that the pod goes to, where that is settled by filter already."""
@@ -598,9 +613,16 @@ class Engine:
         answers = self._groups.places(group, demand.uid, node)
         if not answers:
             return Reason.GROUP_INCOMPLETE
+        lost = self._promise_all(group, answers, now_s=now_s)
+        if lost is None:
+            return None
+        return lost[1] if lost[0] == demand.uid else Reason.GROUP_INCOMPLETE
+
+    def _promise_all(self, group: ObjectKey, answers: Sequence[Answer], *, now_s: float) -> tuple[str, Reason] | None:
+        """Keep the places of all these members, or of none. Returns: the first that is lost, by UID, and why."""
         for answer in answers:
             self._ledger.end_intent(answer.demand.uid)
-        for number, answer in enumerate(answers):
+        for answer in answers:
             reason = self._bind_refusal(answer.demand, answer.node)
             if reason is None:
                 self._promise(answer.demand, answer.node, now_s=now_s)
@@ -608,7 +630,7 @@ class Engine:
             for other in answers:
                 self._ledger.end_hold(other.demand.uid)
             self._groups.refuse(group, [other.demand.uid for other in answers], now_s=now_s)
-            return reason if number == 0 else Reason.GROUP_INCOMPLETE
+            return answer.demand.uid, reason
         return None
 
     def _would_admit_group(self, group: ObjectKey, demand: PodDemand, nodes: Sequence[str] | None) -> Reason | None:
@@ -780,6 +802,9 @@ class Engine:
         if not cordoned:
             self._without_cordoned(codes)
         codes = codes[indexes]
+        hold = self._ledger.held(demand.uid)
+        if hold is not None:
+            self._mark_leaving(hold, indexes, codes)
         admitted = np.flatnonzero(codes == ADMITTED) if everywhere is None else np.zeros(0, dtype=np.int64)
         places = self._places.columns(demand.model)
         costs: CostColumns | None = None

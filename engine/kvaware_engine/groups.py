@@ -91,6 +91,12 @@ class Groups:
                 return [mine, *(answer for answer in others if answer is not mine)]
         return []
 
+    def latest(self, key: ObjectKey) -> list[Answer]:
+        """The answers of the last pass."""
+        answers = [answer for answer in self._passes.get(key, [{}])[-1].values() if answer is not None]
+        newest_s = max((answer.at_s for answer in answers), default=0.0)
+        return [answer for answer in answers if newest_s - answer.at_s <= self._pass_s]
+
     def refuse(self, key: ObjectKey, uids: Iterable[str], *, now_s: float) -> None:
         """The places of these members cannot all be had: what was answered does not hold, none of them is bound."""
         self._passes.pop(key, None)

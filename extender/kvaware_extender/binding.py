@@ -15,13 +15,14 @@ import structlog
 from kvaware_cluster import ClusterApiError, ConflictError, Source, parse_pod, render_reservation
 from kvaware_crds.errors import UpstreamError
 from kvaware_crds.names import ANNOTATION_RESERVATION
-from kvaware_engine import REFUSAL_TEXTS, Engine, PodDemand, PodObservation, Reason, Refusal
+from kvaware_engine import REFUSAL_TEXTS, Engine, ObjectKey, PodDemand, PodObservation, Reason, Refusal
 from kvaware_extender.decision_log import DecisionLog
 from kvaware_extender.doubts import Doubt, Doubts
 from kvaware_extender.freshness import Freshness
 from kvaware_extender.locks import KeyedLocks
 from kvaware_extender.memory import Memory
 from kvaware_extender.metrics import BindResult, Metrics, Verb
+from kvaware_extender.ours import group_of
 from kvaware_extender.records import Bound
 from kvaware_extender.tasks import Tasks
 from kvaware_extender.view import View
@@ -58,6 +59,8 @@ class _Pod:
     node: str | None
     demand: PodDemand | None
     """None: not ours, bound without a reservation."""
+    group: ObjectKey | None = None
+    """Of a pod that is not ours: the group that it is placed with."""
 
 
 class Binder:
@@ -143,9 +146,17 @@ class Binder:
             # The first binding may still take effect: a second one elsewhere could double the booking.
             return Outcome(BindResult.IN_DOUBT, DOUBT_ELSEWHERE)
         if pod.demand is None:
+            refusal = self._group_refusal(pod.group) if pod.group is not None else None
+            if refusal is not None:
+                self._metrics.refused(refusal)
+                return Outcome(BindResult.REFUSED, REFUSAL_TEXTS[refusal])
             self._metrics.not_ours[Verb.BIND].inc()
             return await self._write(args, {})
         return await self._reserve_and_write(args, pod.demand)
+
+    def _group_refusal(self, group: ObjectKey) -> Reason | None:
+        """Why a pod that is not ours must not begin its group: pods that are ours could not follow."""
+        return None if self._freshness.stale() else self._engine.begin_group(group, now_s=self._clock())
 
     async def _reserve_and_write(self, args: BindArgs, demand: PodDemand) -> Outcome:
         # No await between the look at the view and the reservation: in one loop that makes it check-and-take.
@@ -228,14 +239,15 @@ class Binder:
                 return self._pod(seen)
             # A store that has another UID under this name, or none, may be behind: filter's word is newer.
             if self._memory.knows(args.uid):
-                return _Pod(None, self._memory.demand(args.uid))
+                demand = self._memory.demand(args.uid)
+                return _Pod(None, demand, self._memory.group(args.uid) if demand is None else None)
         raw = await self._source.get_pod(args.namespace, args.name)
         if doubt is not None:
             self.doubts.learn(doubt, raw, read_at_s=None)
         if raw is None or uid_of(raw) != args.uid:
             return None
         parsed = parse_pod(raw)
-        return _Pod(node_of(raw), None) if parsed is None else self._pod(parsed)
+        return _Pod(node_of(raw), None, group_of(raw)) if parsed is None else self._pod(parsed)
 
     def _pod(self, seen: PodObservation) -> _Pod:
         return _Pod(seen.node, self._engine.demand(seen) if self._engine.is_ours(seen) else None)

@@ -6,7 +6,7 @@ from typing import Final
 
 from cachetools import LRUCache
 
-from kvaware_engine import PodDecision, PodDemand
+from kvaware_engine import ObjectKey, PodDecision, PodDemand
 
 __all__ = ["Decided", "Memory"]
 
@@ -28,12 +28,13 @@ class Memory:
     """Demands by pod UID from filter to bind, decisions by pod UID for the explanation."""
 
     def __init__(self) -> None:
-        self._demands: LRUCache[str, PodDemand | None] = LRUCache(MAX_PODS)
+        self._demands: LRUCache[str, PodDemand | ObjectKey | None] = LRUCache(MAX_PODS)
+        """A pod that is not ours may belong to a group of pods that are."""
         self._decided: LRUCache[str, Decided] = LRUCache(MAX_DECISIONS)
 
-    def filtered(self, uid: str, demand: PodDemand | None) -> None:
-        """Filter saw this pod; None: it is not ours."""
-        self._demands[uid] = demand
+    def filtered(self, uid: str, demand: PodDemand | None, *, group: ObjectKey | None = None) -> None:
+        """Filter saw this pod; None: it is not ours, and belongs to this group if to any."""
+        self._demands[uid] = demand if demand is not None else group
 
     def knows(self, uid: str) -> bool:
         """Whether filter saw it lately."""
@@ -41,7 +42,13 @@ class Memory:
 
     def demand(self, uid: str) -> PodDemand | None:
         """What filter found; None: not ours. Raises: KeyError when filter has not seen it."""
-        return self._demands[uid]
+        found = self._demands[uid]
+        return found if isinstance(found, PodDemand) else None
+
+    def group(self, uid: str) -> ObjectKey | None:
+        """The group of a pod that is not ours. Raises: KeyError when filter has not seen it."""
+        found = self._demands[uid]
+        return None if isinstance(found, PodDemand) else found
 
     def decided(self, decided: Decided) -> None:
         """Prioritize chose."""

@@ -1,12 +1,13 @@
 """Whether a pod is kvaware's business, told from its raw JSON: most are not, and pass at the price of a look-up."""
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from kvaware_cluster import AMD_GPU, NVIDIA_GPU, NVIDIA_GPU_SHARED, NVIDIA_MIG_PREFIX, parse_pod
 from kvaware_crds.names import LABEL_MODEL
-from kvaware_engine import Engine, PodDemand
+from kvaware_engine import Engine, ObjectKey, PodDemand
 
-__all__ = ["demand_of_ours", "may_be_ours"]
+__all__ = ["demand_of_ours", "group_of", "may_be_ours"]
 
 WHOLE: Final = frozenset({NVIDIA_GPU, NVIDIA_GPU_SHARED, AMD_GPU})
 
@@ -19,6 +20,15 @@ def demand_of_ours(pod: dict[str, Any], engine: Engine, *, scheduler_name: str) 
     if seen is None or not engine.is_ours(seen):
         return None
     return engine.demand(seen)
+
+
+def group_of(pod: Mapping[str, Any]) -> ObjectKey | None:
+    """The group that a pod is placed with, also of one that is not ours; None: none, or none that can be read."""
+    spec, metadata = pod.get("spec"), pod.get("metadata")
+    group = spec.get("schedulingGroup") if isinstance(spec, dict) else None
+    name = group.get("podGroupName") if isinstance(group, dict) else None
+    namespace = metadata.get("namespace") if isinstance(metadata, dict) else None
+    return ObjectKey(namespace, name) if isinstance(name, str) and isinstance(namespace, str) and name else None
 
 
 def may_be_ours(pod: dict[str, Any], *, scheduler_name: str) -> bool:

@@ -12,7 +12,7 @@ from kvaware_extender.decision_log import DecisionLog
 from kvaware_extender.freshness import Freshness
 from kvaware_extender.memory import Decided, Memory
 from kvaware_extender.metrics import Metrics, Verb
-from kvaware_extender.ours import demand_of_ours
+from kvaware_extender.ours import demand_of_ours, group_of
 from kvaware_extender.records import Chosen, Refused, leading
 from kvaware_extender.repeats import Repeats
 from kvaware_extender.wakeups import WakeUps
@@ -51,7 +51,7 @@ class Verbs:
         """Which of the offered nodes can take the pod. Raises: WireError."""
         offer = parse_offer(body)
         demand = self._demand(offer.pod)
-        self._memory.filtered(offer.uid, demand)
+        self._memory.filtered(offer.uid, demand, group=group_of(offer.pod) if demand is None else None)
         if demand is None:
             self._metrics.not_ours[Verb.FILTER].inc()
             return render_all_admitted(offer)
@@ -59,7 +59,9 @@ class Verbs:
             verdict = _stale(offer.names)
             self._refused(demand, offer, verdict, trace_id)
             return render_filter(offer, verdict)
-        if offer.items is None:
+        # What filter answers to a group's pod is remembered by the engine: it must be asked each time.
+        repeatable = offer.items is None and demand.group is None
+        if repeatable:
             given = self._repeats.get(demand, version=self._engine.version, body=body, names=offer.names)
             if given is not None:
                 self._metrics.repeats.inc()
@@ -79,7 +81,7 @@ class Verbs:
             self._wakeups.admitted(demand.uid)
         else:
             why = self._refused(demand, offer, verdict, trace_id)
-        if offer.items is None:
+        if repeatable:
             # The version after the call: the pod's own intent that the call ended or made is part of this answer.
             self._repeats.put(demand, version=self._engine.version, body=body, reply=reply, reason=why)
         return reply

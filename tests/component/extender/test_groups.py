@@ -5,7 +5,7 @@ import pytest
 from kvaware_crds.errors import UpstreamError
 from kvaware_engine import REFUSAL_TEXTS, Reason
 from kvaware_testing.extender_harness import MemoryCluster, serving
-from kvaware_testing.fake_api import raw_node, raw_pod
+from kvaware_testing.fake_api import raw_model, raw_node, raw_pod
 from kvaware_testing.store_harness import FakeClock, eventually
 
 NODES = ("n1", "n2", "n3")
@@ -101,3 +101,45 @@ async def test_pods_of_a_leader_worker_set_without_a_group_go_one_by_one(cluster
         assert await caller.bind(leader, "n1") == ""
         await eventually(lambda: cluster.node_of("leader") == "n1")
         assert (await caller.filter(worker, *NODES))["NodeNames"] == ["n2", "n3"]
+
+
+async def test_a_pod_that_is_not_ours_does_not_begin_a_group_that_ours_cannot_finish(cluster):
+    """A leader without GPUs is bound like any pod; bound before a lost place is found out, the group would be half."""
+    leader = cluster.add_pod(member("leader", gpus=0))
+    pods = [cluster.add_pod(member(name)) for name in "ab"]
+    async with serving(cluster) as caller:
+        await caller.until_seen(pods[-1])
+        assert (await caller.filter(leader, *NODES))["NodeNames"] == list(NODES)
+        nodes = await placed(caller, pods)
+        thief = cluster.add_pod(raw_pod("thief", node=nodes[1]))
+        await caller.until_seen(thief)
+        assert await caller.bind(leader, "n1") == REFUSAL_TEXTS[Reason.GROUP_INCOMPLETE]
+        assert cluster.node_of("leader") is None
+        cluster.delete_pod("ml", "thief")
+        await eventually(lambda: not caller.seen(thief))
+        nodes = await placed(caller, pods)
+        assert await caller.bind(leader, "n1") == ""
+        await caller.until_seen(cluster.add_pod(raw_pod("late", node=nodes[0])))
+        assert [await caller.bind(pod, node) for pod, node in zip(pods, nodes, strict=True)] == ["", ""]
+
+
+async def test_members_without_gpus_are_bound_with_the_others():
+    """They hold nothing, so no answer about them changes the state; a remembered reply must not hide a new attempt."""
+    cluster = MemoryCluster(raw_node("n1", gpus=1), raw_node("n2", gpus=1), raw_model("llama"))
+    labels = {"kvaware.io/model": "llama"}
+    leader = cluster.add_pod(member("leader", gpus=0, labels=labels))
+    worker = cluster.add_pod(member("worker"))
+    async with serving(cluster) as caller:
+        await caller.until_seen(worker)
+        for _ in range(2):
+            at = [(await caller.filter(pod, "n1", "n2"))["NodeNames"] for pod in (leader, worker)]
+            assert [len(names) for names in at] == [1, 1]
+        thief = cluster.add_pod(raw_pod("thief", node=at[1][0]))
+        await caller.until_seen(thief)
+        assert await caller.bind(leader, at[0][0]) == REFUSAL_TEXTS[Reason.GROUP_INCOMPLETE]
+        cluster.delete_pod("ml", "thief")
+        await eventually(lambda: not caller.seen(thief))
+        for _ in range(2):
+            at = [(await caller.filter(pod, "n1", "n2"))["NodeNames"] for pod in (leader, worker)]
+        assert await caller.bind(leader, at[0][0]) == ""
+        assert await caller.bind(worker, at[1][0]) == ""

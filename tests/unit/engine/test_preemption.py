@@ -400,6 +400,16 @@ def test_a_nominated_pod_that_finds_room_elsewhere_goes_there():
     assert cluster.why_not(pod("y")) is Reason.GPU_COUNT
 
 
+def test_an_explanation_says_that_victims_are_leaving():
+    """People who read that GPUs are short would go and look for GPUs."""
+    cluster, nominated = preempting()
+    explanation = cluster.engine.explain(cluster.demand(nominated), now_s=cluster.now_s)
+    assert {view.node: view.refusal for view in explanation.candidates} == {
+        "n1": Reason.VICTIMS_LEAVING,
+        "n2": Reason.GPU_COUNT,
+    }
+
+
 def test_an_explanation_of_a_nominated_pod_does_not_count_it_against_itself():
     cluster, nominated = preempting()
     cluster.gone(low("a"))
