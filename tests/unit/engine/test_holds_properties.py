@@ -53,8 +53,8 @@ class Holds(RuleBasedStateMachine):
             demand = self.cluster.demand(self.ask(name))
             self.cluster.engine.keep_victims(demand, [offer], now_s=self.cluster.now_s)
 
-    @rule(order=st.permutations(GANG), settled=st.booleans(), thief=st.booleans())
-    def place_gang(self, order: list[str], settled: bool, thief: bool) -> None:  # noqa: FBT001 - hypothesis passes it
+    @rule(order=st.permutations(GANG), bind_order=st.permutations(GANG), settled=st.booleans(), thief=st.booleans())
+    def place_gang(self, order: list[str], bind_order: list[str], *, settled: bool, thief: bool) -> None:
         """One pass of kube-scheduler over the group, then all binds."""
         waiting = [name for name in order if name not in self.reserved]
         for name in waiting:
@@ -66,7 +66,7 @@ class Holds(RuleBasedStateMachine):
         if thief and "thief" not in self.shown:
             self.shown["thief"] = stranger = pod("thief", on="n1", scheduler_name="default-scheduler")
             self.cluster.see(stranger)
-        results = [self.bind(name, at[name][0], settled=settled) for name in waiting]
+        results = [self.bind(name, at[name][0], settled=settled) for name in bind_order if name in at]
         assert begun or len(set(results)) <= 1, "all or none"
         if begun:
             assert all(results), "nobody is refused once another is bound"
