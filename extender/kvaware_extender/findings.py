@@ -25,8 +25,9 @@ __all__ = ["FindingsView", "FindingsWriter", "finding_condition"]
 
 log = structlog.get_logger(__name__)
 
-LOOK_EVERY_S: Final = 1.0
-"""Verdicts take a minute to form."""
+LOOK_EVERY_S: Final = 10.0
+"""Every update of a bound pod makes kube-scheduler try all pending pods again (verified on 1.37.2): writes that go out
+together do so once, writes that trickle all the time. Verdicts take a minute to form anyway."""
 LOOKED_AT_TOGETHER: Final = 256
 """Pods, some 0.5 ms: after a start every pod has a new verdict, and most show it already."""
 WRITE_WITHIN_S: Final = 3.0

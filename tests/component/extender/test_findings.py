@@ -8,7 +8,7 @@ from kvaware_cluster import render_reservation
 from kvaware_crds.errors import UpstreamError
 from kvaware_crds.names import CONDITION_FOREIGN_USE_UNKNOWN, CONDITION_HBM_OVERRUN
 from kvaware_engine import EngineSettings, FindingSettings, GpuClass, Reservation
-from kvaware_extender import WakeUpSettings
+from kvaware_extender import WakeUpSettings, findings
 from kvaware_extender.findings import TEXTS
 from kvaware_extender.metrics import FINDINGS
 from kvaware_testing.extender_harness import SCRAPED, Caller, MemoryCluster, serving, shared_node
@@ -236,8 +236,9 @@ async def test_while_the_view_is_stale_nobody_is_told():
         assert cluster.conditions == [("p", "True")]
 
 
-async def test_the_loop_looks_by_itself():
+async def test_the_loop_looks_by_itself(monkeypatch):
     """Nobody calls it in production."""
+    monkeypatch.setattr(findings, "LOOK_EVERY_S", 0.01)
     cluster = MemoryCluster(shared_node())
     cluster.add_pod(bound_pod())
     quick = EngineSettings(findings=FindingSettings(hold_s=0))
