@@ -44,6 +44,12 @@ def _hear_kopf() -> None:
         logger.addHandler(_ToStructlog())
 
 
+def _tell_forgotten(_loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What asyncio would print at length: errors of tasks that kopf left behind when it gave up."""
+    error = context.get("exception")
+    log.info("kopf left an error behind", trouble=type(error).__name__, text=str(context.get("message"))[:300])
+
+
 class KopfThread:
     """One thread. ``run`` belongs to the loop of whoever made it."""
 
@@ -94,9 +100,8 @@ class KopfThread:
                 if not self._stopping.is_set():
                     self._restarts += 1
                     self._stopping.wait(self._backoff.next_s())
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001  # whatever it is, it ends this thread: ``run`` tells of it
             self._error = error
-            raise
         finally:
             if not loop.is_closed():
                 loop.call_soon_threadsafe(self._ended.set)
@@ -112,6 +117,7 @@ class KopfThread:
         # Not a threading.Event: kopf would wait for it in a thread that outlives a kopf which gave up, and the end of
         # its loop would wait for that thread for ever.
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        loop.set_exception_handler(_tell_forgotten)
 
         def stop_kopf() -> None:
             with contextlib.suppress(RuntimeError):  # its loop is closed: it has ended

@@ -162,7 +162,13 @@ def _discovery(api: FakeKinds, prefix: str) -> web.Response:
     resources: list[Raw] = []
     for kind in kinds:
         resources.append(
-            {"name": kind.plural, "kind": kind.kind, "namespaced": kind.namespaced, "verbs": ["get", "list", "watch"]}
+            {
+                "name": kind.plural,
+                "singularName": kind.kind.lower(),
+                "kind": kind.kind,
+                "namespaced": kind.namespaced,
+                "verbs": ["get", "list", "watch"],
+            }
         )
         resources.append({"name": f"{kind.plural}/status", "kind": kind.kind, "namespaced": kind.namespaced})
         if kind.scalable:

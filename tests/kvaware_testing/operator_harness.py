@@ -257,7 +257,8 @@ class AnsweringExtender:
     """Answers nothing but 500."""
     asked: list[str] = field(default_factory=list)
     hold: asyncio.Event = field(default_factory=asyncio.Event)
-    """While clear, nothing is answered."""
+    """While clear, questions whose path ends with ``held`` are not answered."""
+    held: str = ""
 
     def tell(self, *loads: RoleLoad, model: str = "llama") -> None:
         """What the load of a model in the namespace ``ml`` is from now on."""
@@ -265,7 +266,8 @@ class AnsweringExtender:
 
     async def _answer(self, request: web.Request) -> web.Response:
         self.asked.append(request.path)
-        await self.hold.wait()
+        if request.path.endswith(self.held):
+            await self.hold.wait()
         if self.down:
             return web.Response(status=500, text="down")
         match request.path.split("/")[2:]:
@@ -393,6 +395,21 @@ class Stage:
         _, text = await self.get("/metrics")
         found = (line for line in text.splitlines() if line.startswith(f"{sample} "))
         return next((float(line.rsplit(" ", 1)[1]) for line in found), None)
+
+    async def until_ready(self, status: int = 200, word: str = "") -> str:
+        """Wait for an answer of ``/readyz`` that holds a word. Returns: its text."""
+        async with asyncio.timeout(10):
+            while True:
+                told, text = await self.get("/readyz")
+                if told == status and word in text:
+                    return text
+                await asyncio.sleep(0.005)
+
+    async def until_metric(self, sample: str, *, at_least: float) -> None:
+        """Wait for a sample of ``/metrics``; kopf takes 5 s to give up."""
+        async with asyncio.timeout(30):
+            while (await self.metric(sample) or 0.0) < at_least:  # noqa: ASYNC110  # nobody tells of it
+                await asyncio.sleep(0.01)
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait for a state of a fake server."""

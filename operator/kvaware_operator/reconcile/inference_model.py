@@ -19,6 +19,7 @@ from kvaware_cluster.worker_membership import split_worker
 from kvaware_cluster.workloads import ClusterApi, CustomResource, Scale, WorkerPod
 from kvaware_crds import InferenceModel
 from kvaware_crds.errors import KvawareError, UpstreamError
+from kvaware_crds.v1alpha1.inference_model import ScalingMode
 from kvaware_engine import RoleHeadroom, Scaler, ScalingPlan, ScalingReason
 from kvaware_engine.observations import ObjectKey
 from kvaware_operator.conditions import Finding
@@ -39,6 +40,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 LOOK_FOR_COSTS_S: Final = 0.5
 """Until deletion costs that were written are looked for in the store; its watch brings them within milliseconds."""
+HOLDING: Final = frozenset({ScalingReason.LOAD_UNKNOWN, ScalingReason.AFTER_RESTART})
+"""Nothing is done about a role for lack of knowledge, not because its number is right."""
 
 
 class ModelReconciler:
@@ -177,6 +180,8 @@ class ModelReconciler:
         step = None if plan is None else step_of(facts, role, plan)
         if step is not None and not self._may_act():
             step = None
+        if step is None and plan is not None and plan.reason in HOLDING and facts.mode is ScalingMode.AUTO:
+            return None  # what was begun before is not undone: a scale of our predecessor may still be on its way
         costs = await self._costs(facts, role, step)
         await self._write_costs(role.pods, costs)
         if step is None:
