@@ -9,7 +9,7 @@ import asyncio
 import contextlib
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -60,6 +60,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 NAMESPACE_FILE: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 WANT_AFTER_S: Final = 0.05
 """Changes of scale targets come in bursts (the first list): the watches are told once per burst."""
+SETTLE_AGAIN_S: Final = 0.1
 OTHER_WORKERS: Final = 2
 """Looks at a time at quotas, and at block groups: they only write statuses."""
 
@@ -96,6 +97,7 @@ class Operator:
         self.ended: str | None = None
         """Name of the first background task that ended by itself."""
         self._leading = False
+        self._leading_since_s = 0.0
         self._clock = clock
         self._want_handle: asyncio.TimerHandle | None = None
         self._crds: dict[Kind, str] = {}
@@ -184,7 +186,7 @@ class Operator:
 
     async def lead(self) -> None:
         """Do the work until cancelled. Raises: TaskEndedError when a part of it ends by itself."""
-        self._leading = True
+        self._leading, self._leading_since_s = True, self._clock()
         tasks = [asyncio.create_task(work, name=name) for name, work in self._work().items()]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -211,7 +213,7 @@ class Operator:
         }
         work: dict[str, Coroutine[Any, Any, None]] = {
             f"look-at-{kind}s": self.queues[kind].run(
-                look,
+                partial(self._settled, look),
                 workers=workers,
                 grace_s=self.settings.stop_timeout_s,
                 ended=lambda result, took_s, kind=kind: self.metrics.looked(kind, result, took_s),  # type: ignore[misc]  # the loop's own kind
@@ -225,6 +227,13 @@ class Operator:
             "tenants": self.tenants.run(),
         }
         return work if self.kopf is None else {**work, "kopf": self.kopf.run()}
+
+    async def _settled(self, look: Callable[[ObjectKey], Awaitable[float | None]], key: ObjectKey) -> float | None:
+        """A look, once every kind is known, or was waited for in vain."""
+        left_s = self._leading_since_s + self.settings.settle_s - self._clock()
+        if left_s > 0 and None in self.store.ages().values():
+            return min(left_s, SETTLE_AGAIN_S)
+        return await look(key)
 
     def _ages_s(self) -> Mapping[Kind, float | None]:
         return self.store.ages() if self._leading else {}

@@ -4,16 +4,13 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Final, Protocol
 
-import structlog
-
 from kvaware_cluster import NotFoundError
 from kvaware_crds.errors import KvawareError
 from kvaware_engine import ModelLoad
 from kvaware_engine.observations import ObjectKey
+from kvaware_operator.troubles import Troubles
 
 __all__ = ["Loads", "PollResult"]
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 GIVE_UP_AFTER: Final = 5
 """Questions in a row without an answer: the rest of the round is not asked, the extender is down for all."""
@@ -67,7 +64,7 @@ class Loads:
         self._loads: dict[ObjectKey, ModelLoad | None] = {}
         self._known_at_s: dict[ObjectKey, float] = {}
         """When a model's load was known last, or first seen to be unknown."""
-        self._trouble = ""
+        self._troubles = Troubles()
 
     def of(self, model: ObjectKey) -> ModelLoad | None:
         """As answered last; None: unknown."""
@@ -108,16 +105,11 @@ class Loads:
         try:
             load = await self._source.load(model)
         except KvawareError as error:
-            trouble = type(error).__name__
-            if trouble != self._trouble:  # the change is logged, not the repetition
-                self._trouble = trouble
-                log.warning("load unknown", model=model.name, namespace=model.namespace, error=str(error))
+            self._troubles.failed("asking for loads", error, namespace=model.namespace, model=model.name)
             self._asked("failed")
             self._take(model, None)
             return isinstance(error, NotFoundError)  # then it is about this model alone
-        if self._trouble:
-            self._trouble = ""
-            log.info("loads are answered again")
+        self._troubles.worked("asking for loads")
         self._asked("answered")
         self._take(model, load)
         return True

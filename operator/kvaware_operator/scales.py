@@ -17,6 +17,8 @@ from kvaware_crds.errors import UpstreamError
 
 __all__ = ["ScaleProblem", "Scales"]
 
+NOT_FOUND: Final = "TargetNotFound"
+PROBLEM_MAX_AGE_S: Final = 300.0
 JITTER: Final = 0.2
 """Share by which each workload's next read is moved: those read together at the start spread out."""
 
@@ -101,10 +103,14 @@ class Scales:
             wait_s = entry.backoff.next_s()
         else:
             entry.backoff = None
-            max_age_s = self._max_age_s if self._watched(target) else self._unwatched_max_age_s
-            wait_s = max_age_s * (1 - JITTER * self._rng.random())
+            wait_s = self._max_age_of(target, found) * (1 - JITTER * self._rng.random())
         entry.found = found
         entry.good_until_s = 0.0 if entry.changed else self._clock() + wait_s  # changed while it was read: read again
+
+    def _max_age_of(self, target: ScaleTarget, found: Scale | ScaleProblem) -> float:
+        if isinstance(found, ScaleProblem) and found.reason != NOT_FOUND:
+            return PROBLEM_MAX_AGE_S  # a right that is granted, a kind that gets a scale: no watch tells
+        return self._max_age_s if self._watched(target) else self._unwatched_max_age_s
 
     def changed(self, target: ScaleTarget) -> None:
         """The workload changed, or may have: read it before it is relied on again."""
@@ -123,9 +129,7 @@ def problem_of(target: ScaleTarget, error: UpstreamError | ScaleTargetError) -> 
     if isinstance(error, ScaleTargetError):
         return ScaleProblem(reason="TargetNotScalable", message=f"{what}: {error}")
     if isinstance(error, NotFoundError):
-        return ScaleProblem(
-            reason="TargetNotFound", message=f"{what}: there is none in the namespace {target.namespace}"
-        )
+        return ScaleProblem(reason=NOT_FOUND, message=f"{what}: there is none in the namespace {target.namespace}")
     if isinstance(error, ClusterApiError) and error.status in {401, 403}:
         return ScaleProblem(reason="Forbidden", message=f"{what}: the operator may not read or write its scale")
     return ScaleProblem(reason="ApiUnavailable", message=f"{what}: its scale could not be read", unknown=True)

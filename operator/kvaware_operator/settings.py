@@ -69,6 +69,9 @@ class OperatorSettings:
     """The same where the workload's kind cannot be watched."""
     max_view_age_s: Seconds = 90.0
     """A kind that was not proven fresh for this long is stale: ``/readyz`` fails, and nothing is scaled by it."""
+    settle_s: Seconds = 3.0
+    """After taking the lead: so long is waited for kinds that are not listed yet, so that what is only not known yet
+    is not told as unknown."""
     stop_timeout_s: Seconds = 5.0
     """When the process ends: time for what is being written."""
     hardware_profiles: str = ""

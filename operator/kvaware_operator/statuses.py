@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import structlog
 
-from kvaware_cluster import Kind
+from kvaware_cluster import ConflictError, Kind, NotFoundError
 from kvaware_cluster.workloads import ClusterApi, CustomResource
 from kvaware_engine.observations import ObjectKey
 
@@ -81,7 +81,7 @@ class StatusWriter:
         """Bring the status about, if it differs from what the API server has.
 
         Returns: seconds after which to try again, because the last write was too short a time ago; None: done.
-        Raises: what ``ClusterApi.write_status`` raises.
+        Raises: what ``ClusterApi.write_status`` raises, but for an object that is not there any more.
         """
         where = (resource.kind, resource.key)
         known = without(status, self._lost.get(resource.kind, frozenset()))
@@ -96,6 +96,8 @@ class StatusWriter:
                 return wait_s
         try:
             answer = await self._api.write_status(resource.kind, resource.key, uid=resource.uid, status=status)
+        except (NotFoundError, ConflictError):
+            return None  # it is gone, or another one has its name: the watch tells, and that one is looked at
         except Exception:
             self._wrote(resource.kind, WriteResult.FAILED)
             raise

@@ -4,14 +4,11 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-import structlog
-
 from kvaware_crds.errors import KvawareError
 from kvaware_engine import TenantView
+from kvaware_operator.troubles import Troubles
 
 __all__ = ["Tenants"]
-
-log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class TenantSource(Protocol):
@@ -41,7 +38,7 @@ class Tenants:
         self._wanted = wanted
         self._changed = changed
         self._views: Mapping[str, TenantView] | None = None
-        self._trouble = ""
+        self._troubles = Troubles()
 
     def of(self, tenant: str) -> TenantView | None:
         """A tenant's use; None: unknown."""
@@ -59,15 +56,10 @@ class Tenants:
         try:
             self._views = {view.tenant: view for view in await self._source.tenants()}
         except KvawareError as error:
-            trouble = type(error).__name__
-            if trouble != self._trouble:
-                self._trouble = trouble
-                log.warning("use of tenants unknown", error=str(error))
+            self._troubles.failed("asking for the use of tenants", error)
             self._views = None
             return
-        if self._trouble:
-            self._trouble = ""
-            log.info("use of tenants is answered again")
+        self._troubles.worked("asking for the use of tenants")
         for tenant in self._views.keys() | before.keys():
             if self._views.get(tenant) != before.get(tenant):
                 self._changed(tenant)

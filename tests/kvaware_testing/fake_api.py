@@ -54,7 +54,7 @@ class FakeApi:
         self.hidden: set[str] = set()
         """Kinds that are not served: 404."""
         self.forbidden: set[str] = set()
-        """Kinds that may not be listed: 403."""
+        """Kinds that may not be listed: 403; with ``:write`` behind it, kinds that may not be written."""
         self.failures: dict[str, Failure] = {}
         """By kind for lists and watches, ``object`` for other reads, ``write`` for bindings and all else."""
         self.garbage_lines: dict[str, bytes] = {}

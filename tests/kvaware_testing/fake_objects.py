@@ -62,6 +62,7 @@ class FakeKinds(Protocol):
     kinds: dict[str, FakeKind]
     objects: dict[str, dict[Key, Raw]]
     hidden: set[str]
+    forbidden: set[str]
 
     async def put(self, kind: str, raw: Raw) -> Raw:
         """Create or change an object."""
@@ -83,6 +84,8 @@ async def answer(api: FakeKinds, request: web.Request) -> web.Response:
     kind = next((name for name, each in api.kinds.items() if each.path == f"{prefix}/{rest[0]}"), None)
     if kind is None or kind in api.hidden:
         return status_answer(404, "NotFound", RESOURCE_GONE)
+    if request.method != "GET" and f"{kind}:write" in api.forbidden:
+        return status_answer(403, "Forbidden", f"{kind} may not be written")
     if len(rest) == 1:
         return await _collection(api, kind, namespace, request)
     old = api.objects[kind].get((namespace, rest[1]))

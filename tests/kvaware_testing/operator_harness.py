@@ -335,6 +335,7 @@ def quick_settings(**changes: Any) -> OperatorSettings:
         "poll_s": 0.02,
         "load_grace_s": 0.1,
         "status_interval_s": 0.05,
+        "settle_s": 0.2,
         "stop_timeout_s": 0.5,
         "kopf": False,
         "lease": LeaseSettings(enabled=False),

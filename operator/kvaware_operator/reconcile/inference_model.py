@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from kvaware_cluster import ConflictError, Kind, NotFoundError
+from kvaware_cluster import ClusterApiError, ConflictError, Kind, NotFoundError
 from kvaware_cluster.errors import ScaleTargetError
 from kvaware_cluster.extender_client import ExtenderClient
 from kvaware_cluster.worker_membership import split_worker
@@ -32,6 +32,7 @@ from kvaware_operator.model_status import model_status, refused_status
 from kvaware_operator.scales import ScaleProblem, Scales, problem_of
 from kvaware_operator.scaling import Step, scaling_request, step_of
 from kvaware_operator.statuses import StatusWriter
+from kvaware_operator.troubles import Troubles
 from kvaware_operator.view import View
 
 __all__ = ["ModelReconciler"]
@@ -40,6 +41,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 LOOK_FOR_COSTS_S: Final = 0.5
 """Until deletion costs that were written are looked for in the store; its watch brings them within milliseconds."""
+FORBIDDEN: Final = 403
 HOLDING: Final = frozenset({ScalingReason.LOAD_UNKNOWN, ScalingReason.AFTER_RESTART})
 """Nothing is done about a role for lack of knowledge, not because its number is right."""
 
@@ -72,6 +74,7 @@ class ModelReconciler:
         self._metrics = metrics
         self._max_view_age_s = max_view_age_s
         self._costs_written = CostsWritten(clock)
+        self._troubles = Troubles()
         self._clock = clock
         self._wall = wall
 
@@ -159,10 +162,11 @@ class ModelReconciler:
             request = scaling_request(facts, role)
             if request is None:
                 continue
-            plan = self._scaler.plan(request, now_s=self._clock())
+            now_s = self._clock()
+            plan = self._scaler.plan(request, now_s=now_s)
             if plan.ask_headroom > 0:
                 headroom = await self._headroom(facts.resource.key, role.role.name, plan.ask_headroom)
-                plan = self._scaler.plan(replace(request, headroom=headroom), now_s=self._clock())
+                plan = self._scaler.plan(replace(request, headroom=headroom), now_s=now_s)
             plans[role.role.name] = plan
         return plans
 
@@ -171,28 +175,30 @@ class ModelReconciler:
         try:
             headroom = await self._extender.headroom(key, replicas=replicas)
         except KvawareError as error:
-            log.warning("headroom unknown", namespace=key.namespace, model=key.name, error=str(error))
+            self._troubles.failed("asking for headroom", error, namespace=key.namespace, model=key.name)
             return None
+        self._troubles.worked("asking for headroom")
         return next((each for each in headroom.roles if each.role == role), None)
 
     async def _act(self, facts: ModelFacts, role: RoleFacts, plan: ScalingPlan | None) -> float | None:
         """Carry out what is to be done about one role. Returns: seconds after which to go on, or None."""
+        if not self._fresh(Kind.INFERENCE_MODEL, Kind.POD):
+            return None
         step = None if plan is None else step_of(facts, role, plan)
-        if step is not None and not self._may_act():
+        if not self._fresh(Kind.AUTOSCALER):
             step = None
         if step is None and plan is not None and plan.reason in HOLDING and facts.mode is ScalingMode.AUTO:
             return None  # what was begun before is not undone: a scale of our predecessor may still be on its way
         costs = await self._costs(facts, role, step)
-        await self._write_costs(role.pods, costs)
+        may = await self._write_costs(role.pods, costs)
         if step is None:
             return None
-        if step.down and not costs.in_place:  # the ReplicaSet's controller must have them first: seen back here
+        if step.down and may and not costs.in_place:  # the ReplicaSet's controller must have them first: seen back here
             return max(LOOK_FOR_COSTS_S, self._costs_written.longest_s(costs.writes))
         return await self._scale(facts, role, step)
 
-    def _may_act(self) -> bool:
-        """Whether what is known is young enough to scale by it."""
-        kinds = (Kind.INFERENCE_MODEL, Kind.POD, Kind.AUTOSCALER)
+    def _fresh(self, *kinds: Kind) -> bool:
+        """Whether what is known is young enough to act by it."""
         return all(self._view.fresh(kind, max_age_s=self._max_view_age_s) for kind in kinds)
 
     async def _costs(self, facts: ModelFacts, role: RoleFacts, step: Step | None) -> CostPlan:
@@ -211,8 +217,9 @@ class ModelReconciler:
         try:
             workers = await self._extender.workers(key)
         except KvawareError as error:
-            log.warning("cache values unknown", namespace=key.namespace, model=key.name, error=str(error))
+            self._troubles.failed("asking for workers", error, namespace=key.namespace, model=key.name)
             return {}
+        self._troubles.worked("asking for workers")
         values: dict[ObjectKey, float | None] = {}
         for worker in workers:
             split = split_worker(worker.worker)
@@ -224,7 +231,8 @@ class ModelReconciler:
             values[pod] = before + worker.cache_value_ms if known else None  # type: ignore[operator]  # both are known
         return values
 
-    async def _write_costs(self, pods: Sequence[WorkerPod], plan: CostPlan) -> None:
+    async def _write_costs(self, pods: Sequence[WorkerPod], plan: CostPlan) -> bool:
+        """Write what is planned. Returns: whether we may; where not, replicas go in the ReplicaSet's own order."""
         for pod in pods:
             if pod.key not in plan.writes or not self._costs_written.due(pod, plan.writes[pod.key]):
                 continue
@@ -233,8 +241,15 @@ class ModelReconciler:
                 await self._api.write_deletion_cost(pod.key, uid=pod.uid, cost=cost)
             except (NotFoundError, ConflictError):
                 continue  # the pod is gone, or another one has its name: nothing to say about it
+            except ClusterApiError as error:
+                if error.status != FORBIDDEN:
+                    raise
+                self._troubles.failed("writing deletion costs", error, namespace=pod.key.namespace, pod=pod.key.name)
+                return False
+            self._troubles.worked("writing deletion costs")
             self._costs_written.note(pod, cost)
             self._metrics.cost_written(removed=cost is None)
+        return True
 
     async def _scale(self, facts: ModelFacts, role: RoleFacts, step: Step) -> float | None:
         key, target, seen = facts.resource.key, role.target, role.scale

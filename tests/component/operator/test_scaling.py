@@ -96,6 +96,17 @@ async def test_a_pod_that_another_manager_prices_is_left_to_it():
         assert stage.costs() == {"llama-0": "5"}
 
 
+async def test_without_the_right_to_write_costs_it_scales_all_the_same(logs):
+    """The ReplicaSet then takes whom it likes; that is said once."""
+    async with staged(*three_replicas(least=2)) as stage:
+        stage.api.forbidden.add("pod:write")
+        stage.extender.tell(QUIET)
+        await stage.until(lambda: stage.replicas() == 2)
+        await stage.rounds()
+        assert stage.costs() == {}
+        assert [each.get("what") for each in logs].count("writing deletion costs") == 1
+
+
 async def test_an_operator_that_died_between_costs_and_scale_is_succeeded():
     """The next one finds the cost, does not write it again, and lets the same pod go, whatever that is worth now."""
     async with FakeApi.serve() as api:

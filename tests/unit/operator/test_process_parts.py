@@ -72,6 +72,7 @@ def test_the_promised_defaults():
         "scale_max_age_s": 3600.0,
         "unwatched_scale_max_age_s": 60.0,
         "max_view_age_s": 90.0,
+        "settle_s": 3.0,
         "stop_timeout_s": 5.0,
         "hardware_profiles": "",
         "kopf": True,

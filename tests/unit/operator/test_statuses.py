@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvaware_cluster import ConflictError, Kind
+from kvaware_cluster import ClusterApiError, ConflictError, Kind, NotFoundError
 from kvaware_cluster.workloads import CustomResource
 from kvaware_engine.observations import ObjectKey
 from kvaware_operator.statuses import StatusWriter, WriteResult, differs, missing_paths, without
@@ -153,12 +153,25 @@ async def test_a_new_object_shows_that_the_crd_is_up_to_date():
 async def test_a_failed_write_is_counted_and_remembered_by_nobody():
     server, clock, results = Server(), FakeClock(), []
     statuses, resource = writer(server, clock, results), model_of()
-    server.error = ConflictError("another UID", status=409, reason="Conflict")
-    with pytest.raises(ConflictError):
+    server.error = ClusterApiError("broken", status=500, reason="")
+    with pytest.raises(ClusterApiError):
         await statuses.write(resource, STATUS)
     server.error = None
     assert await statuses.write(resource, STATUS) is None
     assert results == [WriteResult.FAILED, WriteResult.WRITTEN]
+
+
+async def test_an_object_that_went_meanwhile_is_no_failure():
+    """The watch tells that it is gone, or that another one has its name."""
+    server, clock, results = Server(), FakeClock(), []
+    statuses, resource = writer(server, clock, results), model_of()
+    for error in (
+        NotFoundError("gone", status=404, reason="NotFound"),
+        ConflictError("another UID", status=409, reason="Conflict"),
+    ):
+        server.error = error
+        assert await statuses.write(resource, STATUS) is None
+    assert results == []
 
 
 @pytest.mark.parametrize(
