@@ -15,6 +15,8 @@ __all__ = ["Loads", "PollResult"]
 GIVE_UP_AFTER: Final = 5
 """Questions in a row without an answer: the rest of the round is not asked, the extender is down for all."""
 
+AT_A_TIME: Final = 8
+"""Questions that wait for their answers: a slow extender does not stretch the round."""
 NOBODY_YET_S: Final = 0.5
 """While there is nobody to ask about, as before the view is complete: until that is looked for again."""
 
@@ -65,6 +67,8 @@ class Loads:
         self._known_at_s: dict[ObjectKey, float] = {}
         """When a model's load was known last, or first seen to be unknown."""
         self._troubles = Troubles()
+        self._failed = 0
+        """Questions in a row that were not answered."""
 
     def of(self, model: ObjectKey) -> ModelLoad | None:
         """As answered last; None: unknown."""
@@ -88,31 +92,39 @@ class Loads:
         while True:
             began_s = self._clock()
             models = sorted(self._scaled())
-            failed = 0
-            for place, model in enumerate(models):
-                await self._until(began_s + self._poll_s * place / len(models))
-                if failed < GIVE_UP_AFTER:
-                    failed = 0 if await self._ask(model) else failed + 1
-                else:
-                    self._take(model, None)
+            self._failed = 0
+            slots = asyncio.Semaphore(AT_A_TIME)
+            async with asyncio.TaskGroup() as questions:
+                for place, model in enumerate(models):
+                    await self._until(began_s + self._poll_s * place / len(models))
+                    await slots.acquire()
+                    if self._failed < GIVE_UP_AFTER:
+                        questions.create_task(self._ask(model, slots), name="ask-load")
+                    else:
+                        slots.release()
+                        self._take(model, None)
             await self._until(began_s + (self._poll_s if models else min(NOBODY_YET_S, self._poll_s)))
 
     async def _until(self, due_s: float) -> None:
         await asyncio.sleep(max(0.0, due_s - self._clock()))
 
-    async def _ask(self, model: ObjectKey) -> bool:
-        """One question. Returns: whether it makes sense to ask about the next model."""
+    async def _ask(self, model: ObjectKey, slots: asyncio.Semaphore) -> None:
+        """One question."""
         try:
             load = await self._source.load(model)
         except KvawareError as error:
+            if not isinstance(error, NotFoundError):  # that one is about this model alone
+                self._failed += 1
             self._troubles.failed("asking for loads", error, namespace=model.namespace, model=model.name)
             self._asked("failed")
             self._take(model, None)
-            return isinstance(error, NotFoundError)  # then it is about this model alone
-        self._troubles.worked("asking for loads")
-        self._asked("answered")
-        self._take(model, load)
-        return True
+        else:
+            self._failed = 0
+            self._troubles.worked("asking for loads")
+            self._asked("answered")
+            self._take(model, load)
+        finally:
+            slots.release()
 
     def _take(self, model: ObjectKey, load: ModelLoad | None) -> None:
         if model in self._scaled():  # else it was forgotten meanwhile
