@@ -22,6 +22,11 @@ _MISSED: Final = 0.01
 _MS_PER_S: Final = 1000.0
 _LEAST: Final = 1e-9
 """Replicas: less is nothing, and nothing cannot be divided by."""
+MOST_NEEDED: Final = 1e9
+"""Replicas: more is no number to act on. Workers' figures are their own word, and an infinite one must end the search
+for a number, not keep it going for ever."""
+_LONGEST_PROMPT: Final = 1e8
+"""Tokens: the longest context that a spec can name."""
 _HALVINGS: Final = 10
 """Of an interval that is at most twice its lower end: the answer is exact to 0.1 %."""
 
@@ -56,7 +61,7 @@ def traffic_of(load: RoleLoad, profile: HardwareProfile, settings: ScalingSettin
         if prompts is None:
             return None
         requests = load.requests_per_s
-        prompt = prompts / requests if requests and prompts else settings.prompt_tokens_unknown
+        prompt = min(prompts / requests, _LONGEST_PROMPT) if requests and prompts else settings.prompt_tokens_unknown
         hit = load.prefix_hit_ratio or 0.0
         prompt_ms = profile.prefill_ms(prompt * (1 - hit), cached_tokens=prompt * hit)
         prefill_ms_per_s = prompt_ms * prompts / prompt * everyone
@@ -113,9 +118,14 @@ def replicas_needed(
     tpot_ms: float | None,
     settings: ScalingSettings,
 ) -> float:
-    """Replicas that the traffic fills at its objectives, as a real number; twice the traffic needs twice as many."""
+    """Replicas that the traffic fills at its objectives, as a real number; twice the traffic needs twice as many.
+
+    At most ``MOST_NEEDED``, whatever workers tell.
+    """
     prefill = traffic.prefill_ms_per_s / _MS_PER_S
     least = prefill / prefill_share(traffic.prompt_ms, ttft_ms, settings)
+    if not least < MOST_NEEDED:  # nor is no number
+        return MOST_NEEDED
     if traffic.decode_tokens_per_s <= 0:
         return least
 
@@ -127,10 +137,11 @@ def replicas_needed(
         tokens_per_s = batch / profile.decode_step_ms(batch) * _MS_PER_S * rest * settings.utilization_max_ratio
         return replicas * tokens_per_s >= traffic.decode_tokens_per_s
 
-    # Alone, one token per step is the least that a replica decodes, so the doubling ends.
     low = max(_LEAST, least, traffic.decode_tokens_per_s / _most_tokens_per_s(profile, settings))
     high = low
     while not decodes(high):
+        if not high < MOST_NEEDED:
+            return MOST_NEEDED
         low, high = high, high * 2
     for _ in range(_HALVINGS):
         middle = (low + high) / 2

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Final
 
-from kvaware_engine.capacity import PREFILL, replicas_needed, traffic_of
+from kvaware_engine.capacity import MOST_NEEDED, PREFILL, replicas_needed, traffic_of
+from kvaware_engine.headroom import MOST_REPLICAS
 from kvaware_engine.observations import ObjectKey
 from kvaware_engine.profile_book import ProfileBook
 from kvaware_engine.profiles import HardwareProfile, ProfileOrigin
@@ -108,6 +109,7 @@ class Scaler:
             more_terms["stuck_replicas"] = stuck
             text = f"{main.text}; {stuck} of {request.replicas} do not become Ready"
             main = replace(main, replicas=main.replicas + stuck, text=text)
+        main = replace(main, replicas=min(main.replicas, MOST_NEEDED))  # a rate of almost nothing makes it infinite
         state.up.ask(main.replicas, now_s=now_s)
         state.down.ask(main.replicas, now_s=now_s)
         return _Asked(main=main, terms=terms | more_terms)
@@ -265,7 +267,7 @@ class Scaler:
             more = plan.target - present
         room = request.headroom
         if room is None or room.asked_replicas <= 0:
-            return replace(held, ask_headroom=more)
+            return replace(held, ask_headroom=min(more, MOST_REPLICAS))
         fits = min(room.fits_replicas, more)
         if fits == more or room.fits_replicas >= room.asked_replicas:
             return replace(plan, target=present + fits)

@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 
 from kvaware_engine import (
+    MOST_REPLICAS,
     HardwareProfile,
     ObjectKey,
     ProfileOrigin,
@@ -395,6 +396,34 @@ def test_a_plan_that_wants_more_first_asks_whether_they_fit():
     assert question.reason is ScalingReason.CAPACITY
     answer = on.plan(wanting(decoding(2000), rules=AT_ONCE, headroom=room(3, asked=3)), now_s=5)
     assert (answer.target, answer.ask_headroom, answer.hbm_constrained) == (4, 0, False)
+
+
+def test_no_more_is_asked_at_once_than_the_extender_answers():
+    """A minimum of 200 is reached in rounds: a question for 199 would be refused, and nothing would ever be added."""
+    on = scaler()
+    question = on.plan(wanting(decoding(0), at_least=200, at_most=300), now_s=5)
+    assert (question.target, question.ask_headroom) == (1, MOST_REPLICAS)
+    fits = room(MOST_REPLICAS, asked=MOST_REPLICAS)
+    answer = on.plan(wanting(decoding(0), at_least=200, at_most=300, headroom=fits), now_s=5)
+    assert (answer.target, answer.ask_headroom, answer.hbm_constrained) == (1 + MOST_REPLICAS, 0, False)
+
+
+@pytest.mark.parametrize(
+    "lies",
+    [
+        pytest.param({"prompt_tokens_per_s": 1e298, "requests_per_s": 0.1}, id="prompts beyond every number"),
+        pytest.param({"prompt_tokens_per_s": 1e300, "requests_per_s": 1e-300}, id="a prompt of infinite length"),
+        pytest.param({"generation_tokens_per_s": 1e308}, id="answers beyond every number"),
+        pytest.param({"waiting": 10**9, "requests_per_s": 1e-300}, id="a queue that takes for ever"),
+    ],
+)
+@pytest.mark.parametrize("ttft_ms", [None, 500])
+def test_figures_beyond_all_bounds_end_at_the_maximum(lies, ttft_ms):
+    """They are a worker's own word. The search for a number that does so much work must end: it is in a loop."""
+    told = replace(decoding(10), **lies)
+    answer = plan(wanting(told, at_most=8, rules=replace(AT_ONCE, ttft_ms=ttft_ms, tpot_ms=50), headroom=ROOMY))
+    assert answer.desired == 8
+    assert answer.target <= 8
 
 
 def test_only_what_fits_is_added():
