@@ -29,6 +29,9 @@ OPERATOR_CONFIG: Final[Mapping[str, Any]] = {
     "pollS": 1,
     "loadGraceS": 3,
     "statusIntervalS": 1,
+    # A quiet kind is proven fresh when its watch is opened again; by default every 30 s, and stale after 90 s.
+    "kubernetes": {"watchTimeoutS": 5},
+    "maxViewAgeS": 15,
     "queue": {"backoffFirstS": 0.5, "backoffMaxS": 5},
     "scaling": {"downStepIntervalS": 1},
     # A killed operator would keep its lease for a while; tests of the lease have their own.
@@ -90,11 +93,15 @@ class OperatorWorld:
         self._stack.callback(plane.stop_scheduler)
         plane.start_scheduler(self.extender.scheduler_url)
         self.proxy = enter(Proxy(plane.api_url, upstream_ca=plane.ca_file, serving=plane.serving_certificate))
-        self.operator = OperatorProcess(
-            self._folder,
-            plane.service_account_kubeconfig("kvaware-system", "kvaware-operator", server=self.proxy.url),
-            self.extender.api_url,
-            config=self._operator_config,
-        )
+        self.operator = self.another_operator(self._folder)
         self._stack.callback(self.operator.stop)
         self.operator.start()
+
+    def another_operator(self, folder: Path, *, config: Mapping[str, Any] | None = None) -> OperatorProcess:
+        """Return an operator that is not started, with the world's settings and ``config`` over them."""
+        return OperatorProcess(
+            folder,
+            self.control_plane.service_account_kubeconfig("kvaware-system", "kvaware-operator", server=self.proxy.url),
+            self.extender.api_url,
+            config={**self._operator_config, **(config or {})},
+        )

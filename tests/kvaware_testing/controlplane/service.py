@@ -66,11 +66,18 @@ class Service:
 
     def not_ready(self) -> str:
         """Return why ``/readyz`` does not answer 200; empty when it does."""
+        return self._trouble("/readyz")
+
+    def _trouble(self, path: str) -> str:
         try:
-            self._call(urllib.request.Request(f"{self.api_url}/readyz"))  # noqa: S310  own URL
+            self._call(urllib.request.Request(f"{self.api_url}{path}"))  # noqa: S310  own URL
         except (AssertionError, OSError) as error:
             return str(error)
         return ""
+
+    def live(self) -> bool:
+        """Whether ``/livez`` answers 200."""
+        return not self._trouble("/livez")
 
     def get(self, path: str) -> Any:
         """Return the JSON of a ``GET``, such as ``/v1/nodes``."""
