@@ -64,7 +64,13 @@ _WANTED: Final = frozenset(
 )
 MAX_LINES: Final = 4096
 """Wanted lines of one scrape. A rank has some 90; reading an unknown one takes 15 µs, a known one 1 µs."""
+MAX_LINE_CHARACTERS: Final = 4096
+"""The longest of a vLLM, with its cache's whole configuration, has some 1,100."""
+KEPT_CHARACTERS: Final = 2048
+"""A longer line is read anew each time: what is kept of the others is 16 MB at most."""
 MAX_BUCKETS: Final = 128
+MAX_COUNT: Final = 2.0**53
+"""Tokens or requests since a server's start; above it a count no longer grows by one."""
 MAX_THINGS: Final = 1e9
 """Requests or blocks of one worker: 100 times what the largest pools have."""
 ROUNDING: Final = 1.001
@@ -97,7 +103,7 @@ class _Rank:
     block_size: float | None = None
     blocks: float | None = None
 
-    def value(self, figure: str, *, most: float = math.inf) -> float | None:
+    def value(self, figure: str, *, most: float) -> float | None:
         """The first family that is there; None where none is, or its number is none."""
         for name in FIGURES[figure]:
             shards = self.values.get(name)
@@ -181,9 +187,14 @@ def _samples(text: str, pod: ObjectKey) -> Iterator[tuple[_Series, float]]:
         lines += 1
         if lines > MAX_LINES:
             raise WireError(f"worker {_shown(pod)}: expected at most {MAX_LINES} lines of known metrics, got more")
+        if len(line) > MAX_LINE_CHARACTERS:
+            raise WireError(
+                f"worker {_shown(pod)}: expected lines of at most {MAX_LINE_CHARACTERS} characters, got {len(line)}"
+            )
         end = line.rfind("}") + 1 if brace >= 0 else max(line.find(" "), 0)
+        read = _series if end <= KEPT_CHARACTERS else _read_series
         try:
-            series = _series(line[:end])
+            series = read(line[:end])
             value = float(line[end:].split()[0])  # what may follow is a timestamp
         except (ValueError, IndexError, KeyError) as error:
             raise WireError(f"worker {_shown(pod)}: expected Prometheus text, a line could not be read") from error
@@ -191,8 +202,7 @@ def _samples(text: str, pod: ObjectKey) -> Iterator[tuple[_Series, float]]:
             yield series, value
 
 
-@lru_cache(maxsize=8192)
-def _series(text: str) -> _Series | None:
+def _read_series(text: str) -> _Series | None:
     """Name and labels; None for a line that says nothing of its own."""
     if not text:
         raise ValueError("expected a name before a value, or labels that end")
@@ -213,6 +223,9 @@ def _series(text: str) -> _Series | None:
         block_size=None if sizes is None else _number(labels.get(sizes[0])),
         blocks=blocks,
     )
+
+
+_series = lru_cache(maxsize=8192)(_read_series)
 
 
 def _rank(text: str | None) -> int | None:
@@ -253,12 +266,12 @@ def _report(rank: _Rank, *, worker: str, model: ObjectKey, incarnation: str, obs
         block_size_tokens=round(block_size) if block_size else None,
         asleep=None if awake is None else awake == 0,
         counters=WorkerCounters(
-            prompt_tokens=rank.value("prompt_tokens"),
-            generation_tokens=rank.value("generation_tokens"),
-            finished_requests=rank.value("finished_requests"),
-            preemptions=rank.value("preemptions"),
-            prefix_queried_tokens=rank.value("prefix_queried_tokens"),
-            prefix_hit_tokens=rank.value("prefix_hit_tokens"),
+            prompt_tokens=rank.value("prompt_tokens", most=MAX_COUNT),
+            generation_tokens=rank.value("generation_tokens", most=MAX_COUNT),
+            finished_requests=rank.value("finished_requests", most=MAX_COUNT),
+            preemptions=rank.value("preemptions", most=MAX_COUNT),
+            prefix_queried_tokens=rank.value("prefix_queried_tokens", most=MAX_COUNT),
+            prefix_hit_tokens=rank.value("prefix_hit_tokens", most=MAX_COUNT),
             ttft=rank.histogram("ttft"),
             tpot=rank.histogram("tpot"),
         ),
@@ -275,8 +288,9 @@ def _histogram(buckets: Mapping[float, float], total: float) -> LatencyHistogram
     counts = tuple(buckets[bound] for bound in bounds)
     usable = (
         1 < len(bounds) == len(buckets) <= MAX_BUCKETS
+        and bounds[0] >= 0
         and bounds[-1] == math.inf
-        and all(_sane(count, most=math.inf) is not None for count in counts)
+        and all(_sane(count, most=MAX_COUNT) is not None for count in counts)
         and all(below <= above for below, above in pairwise(counts))
         and _sane(total, most=math.inf) is not None
     )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvaware_cluster import parse_worker_metrics
-from kvaware_cluster.parse.worker_metrics import MAX_LINES
+from kvaware_cluster.parse.worker_metrics import KEPT_CHARACTERS, MAX_LINE_CHARACTERS, MAX_LINES, _series
 from kvaware_crds.errors import WireError
 from kvaware_engine.observations import ObjectKey
 from kvaware_engine.reports import ReportSource, WorkerCounters, WorkerReport
@@ -180,6 +180,22 @@ def test_an_odd_value_is_unknown_and_the_others_stay(value: str):
     assert (told.waiting, told.running) == (None, 4)
 
 
+def test_a_counter_that_no_server_can_reach_is_unknown():
+    """Rates are made of it, and of 1e298 tokens a second nothing follows."""
+    told = report("vllm:prompt_tokens_total 1e298", "vllm:generation_tokens_total 9e15")
+    assert told.counters is not None
+    assert (told.counters.prompt_tokens, told.counters.generation_tokens) == (None, 9e15)
+
+
+def test_long_lines_are_not_kept():
+    """What names a series is remembered; 8,192 lines of 4 MB, of somebody else's program, would be all memory."""
+    _series.cache_clear()
+    assert report(f'vllm:num_requests_running{{model_name="{"m" * KEPT_CHARACTERS}"}} 4').running == 4
+    assert _series.cache_info().currsize == 0
+    assert report('vllm:num_requests_running{model_name="m"} 4').running == 4
+    assert _series.cache_info().currsize == 1
+
+
 @pytest.mark.parametrize(("value", "ratio"), [("1.0004", 1.0), ("1", 1.0), ("44.3", None), ("-0.1", None)])
 def test_a_share_is_between_0_and_1(value: str, ratio: float | None):
     """The name says percent and means a ratio; a server that means percent is not believed."""
@@ -209,6 +225,8 @@ def test_sizes_that_are_none_are_unknown(labels: str, size: int | None, total: i
         pytest.param(['{le="0.1"} NaN', '{le="+Inf"} 3'], id="no number"),
         pytest.param(['{le="+Inf"} 3'], id="one bucket tells nothing"),
         pytest.param(['{le="NaN"} 1', '{le="+Inf"} 3'], id="no bound"),
+        pytest.param(['{le="-Inf"} 1', '{le="+Inf"} 3'], id="a time below 0"),
+        pytest.param(['{le="1"} 1e17', '{le="+Inf"} 1e17'], id="more than can be counted"),
     ],
 )
 def test_a_histogram_that_contradicts_itself_is_unknown(lines: list[str]):
@@ -246,6 +264,11 @@ def test_timestamps_and_braces_in_labels_are_no_trouble():
             "\n".join(f'vllm:num_requests_running{{model_name="m{n}"}} 1' for n in range(MAX_LINES + 1)),
             f"at most {MAX_LINES} lines",
             id="too many lines",
+        ),
+        pytest.param(
+            f'vllm:num_requests_running{{model_name="{"m" * MAX_LINE_CHARACTERS}"}} 1',
+            f"lines of at most {MAX_LINE_CHARACTERS} characters, got 41",
+            id="a line without end",
         ),
         pytest.param(
             "\n".join(f'vllm:num_requests_running{{engine="{n}"}} 1' for n in range(65)),
