@@ -247,3 +247,30 @@ def test_any_broken_part_is_a_pod_nothing_or_a_wire_error(path: list[int], value
     except WireError:
         return
     assert pod is None or isinstance(pod, PodObservation)
+
+
+def test_where_a_pod_is_nominated_and_whom_it_is_placed_with_is_read():
+    """Preemption and groups live from these two; most pods have neither."""
+    raw = raw_pod(nominatedNodeName="n7")
+    raw["metadata"]["uid"] = "u"
+    raw["spec"]["schedulingGroup"] = {"podGroupName": "gang"}
+    pod = parse_pod(raw)
+    assert pod is not None
+    assert (pod.nominated_node, pod.group) == ("n7", "gang")
+    del raw["spec"]["schedulingGroup"], raw["status"]["nominatedNodeName"]
+    pod = parse_pod(raw)
+    assert pod is not None
+    assert (pod.nominated_node, pod.group) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "group",
+    [pytest.param({}, id="empty"), pytest.param({"podGroupName": None}, id="null"), pytest.param(None, id="none")],
+)
+def test_a_group_without_a_name_is_none(group):
+    raw = raw_pod()
+    raw["metadata"]["uid"] = "u"
+    raw["spec"]["schedulingGroup"] = group
+    pod = parse_pod(raw)
+    assert pod is not None
+    assert pod.group is None
