@@ -44,6 +44,8 @@ def load_settings(group: type[T], path: Path | None, environ: Mapping[str, str])
     except ValidationError as e:
         first = e.errors()[0]
         where = ".".join(to_camel(str(part)) for part in first["loc"])
+        if not where:  # a rule of several groups, which names them itself
+            raise ConfigError(f"settings: {first['msg']}") from e
         raise ConfigError(f"setting {where}: {first['msg']}, got {first['input']!r}") from e
 
 

@@ -109,3 +109,11 @@ class ExtenderSettings:
     """How the cluster is watched."""
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)
     """How the API server is called."""
+
+    def __post_init__(self) -> None:
+        if self.worker_scrape.enabled and self.worker_scrape.interval_s > self.workers.report_interval_s:
+            raise ValueError(
+                "workers.reportIntervalS: expected at least workerScrape.intervalS, "
+                f"{self.worker_scrape.interval_s:g}, got {self.workers.report_interval_s:g}: healthy workers would "
+                "drop out between two scrapes"
+            )

@@ -93,6 +93,11 @@ def test_a_file_has_camel_case_keys_and_variables_override_it(tmp_path):
         pytest.param("bindTimeoutS: -1", "setting bindTimeoutS", id="negative time"),
         pytest.param("engine: {intentTtlS: soon}", "setting engine.intentTtlS", id="words for a number"),
         pytest.param("a: [", "cannot be read", id="not YAML"),
+        pytest.param(
+            "workerScrape: {intervalS: 60}",
+            "workers.reportIntervalS: expected at least workerScrape.intervalS, 60, got 10",
+            id="scrapes further apart than reports may be (llm-d/llm-d-router#2408)",
+        ),
     ],
 )
 def test_a_file_that_cannot_be_used_is_an_error_that_names_the_key(tmp_path, text, message):
