@@ -1,8 +1,8 @@
 """``make demo CLUSTER=real``: the example cluster on a real control plane, its pods placed by a real kube-scheduler.
 
-Real are etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kvaware's extender, each with an account of
-its own. The kubelets are kwok's, and the DCGM exporters are small servers here that say what ``examples/cluster/dcgm``
-holds.
+Real are etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kvaware's extender and operator, each with an
+account of its own. The kubelets are kwok's, and the DCGM exporters are small servers here that say what
+``examples/cluster/dcgm`` holds. At the end a model gets hot and quiet again (``scaling_demo``).
 """
 
 import contextlib
@@ -35,6 +35,7 @@ from kvaware_testing.controlplane import (
 )
 from kvaware_testing.controlplane.extender import ExtenderProcess
 from kvaware_testing.repository import REPOSITORY
+from kvaware_testing.scaling_demo import EXTENDER_SETTINGS, show_scaling
 
 __all__ = ["main"]
 
@@ -65,7 +66,7 @@ def main() -> int:
         extender = ExtenderProcess(
             folder,
             plane.service_account_kubeconfig("kvaware-system", "kvaware-extender"),
-            config={"store": {"dcgm": {"intervalS": 1}}},
+            config={"store": {"dcgm": {"intervalS": 1}}, **EXTENDER_SETTINGS},
         )
         stack.callback(extender.stop)
         out.print("starting kvaware extender and kvaware's kube-scheduler, each with the rights of its ServiceAccount")
@@ -83,6 +84,7 @@ def main() -> int:
         out.out(plane.kubectl("get", "pods", "-A", f"--output=custom-columns={columns}", _SELECTOR).stdout.rstrip())
         out.print()
         print_tenants(out, read(TenantList, api.tenants()).items)
+        show_scaling(out, plane, extender, folder)
     out.print()
     out.print(f"All processes are stopped again. It took {time.monotonic() - began_s:.0f} s.")
     return 0

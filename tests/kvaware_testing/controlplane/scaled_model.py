@@ -92,12 +92,11 @@ class ScaledModel:
         """The InferenceModel; ``options`` are those of ``inference_model``."""
         return inference_model(self.name, self.sandbox.namespace, target=self.target, port=self.server.port, **options)
 
-    def workload(self, *, replicas: int, hbm: str | None = None) -> dict[str, Any]:
+    def workload(self, *, replicas: int) -> dict[str, Any]:
         """The workload, whose pods all answer on the model server's port."""
         made = self.sandbox.deployment(
             self.name,
             replicas=replicas,
-            hbm=hbm,
             model=self.name,
             role="both",
             host_network=True,
@@ -113,12 +112,12 @@ class ScaledModel:
             made["spec"] = {"replicas": replicas, "leaderWorkerTemplate": {"size": 1, "workerTemplate": template}}
         return made
 
-    def start(self, *, replicas: int = 1, hbm: str | None = None, **options: Any) -> None:
+    def start(self, *, replicas: int = 1, **options: Any) -> None:
         """Create both and wait until the pods are Ready; ``options`` are those of ``inference_model``."""
         account = {"name": SERVICE_ACCOUNT, "namespace": self.sandbox.namespace}
         self.sandbox.control_plane.apply(
             {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
-            self.workload(replicas=replicas, hbm=hbm),
+            self.workload(replicas=replicas),
             self.manifest(**options),
         )
         self.wait_ready(replicas)
