@@ -10,9 +10,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from kvaware_cluster import ClusterApiError, ThrottledError
 from kvaware_crds.errors import KvawareError
 
-__all__ = ["ApiError", "TaskEndedError"]
+__all__ = ["ApiError", "TaskEndedError", "is_of_one_object"]
 
 
 class ApiError(KvawareError):
@@ -43,3 +44,11 @@ class TaskEndedError(KvawareError):
     def __init__(self, task: str) -> None:
         super().__init__(f"the background task {task!r} ended by itself")
         self.task = task
+
+
+def is_of_one_object(error: Exception) -> bool:
+    """Whether a refused write may be the object's own fault: a policy or a webhook of its namespace refuses it.
+
+    500 is what the API server says of a webhook that does not answer.
+    """
+    return isinstance(error, ClusterApiError) and not isinstance(error, ThrottledError) and error.status <= 500

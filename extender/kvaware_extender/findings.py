@@ -17,6 +17,7 @@ from kvaware_cluster import ConflictError, NotFoundError, Source, WorkerPod
 from kvaware_crds.errors import UpstreamError
 from kvaware_crds.names import CONDITION_FOREIGN_USE_UNKNOWN, CONDITION_HBM_OVERRUN
 from kvaware_engine import Engine, ObjectKey, PodFindings
+from kvaware_extender.errors import is_of_one_object
 from kvaware_extender.freshness import Freshness
 from kvaware_extender.metrics import Metrics
 from kvaware_extender.pace import Pace
@@ -71,6 +72,8 @@ class _Due:
 
     pod: ObjectKey
     findings: PodFindings
+    not_before_s: float = float("-inf")
+    """The API server refused to write it."""
 
 
 class FindingsWriter:
@@ -150,6 +153,8 @@ class FindingsWriter:
 
     async def _tell(self, uid: str, due: _Due) -> bool:
         """Write what one pod does not show yet; False when no more writes may go out for now."""
+        if self._clock() < due.not_before_s:
+            return True
         shown = self._view.worker_pods.get(due.pod)
         if shown is None or shown.uid != uid or shown.finished or shown.terminating:
             self.forget(uid)
@@ -162,13 +167,26 @@ class FindingsWriter:
             # What was written a moment ago and is not shown yet counts as shown.
             if verdict is None or verdict == self._written.get(uid, {}).get(kind, shows):
                 continue
-            if not self._pace.take(leave=self._leave) or not await self._write(uid, due.pod, kind, holds=verdict):
+            if not self._pace.take(leave=self._leave):
+                return False
+            try:
+                await self._write(uid, due.pod, kind, holds=verdict)
+            except (UpstreamError, TimeoutError) as e:
+                self._metrics.findings["failed"].inc()
+                log.warning(
+                    "pod condition cannot be written", namespace=due.pod.namespace, pod=due.pod.name, error=str(e)
+                )
+                if is_of_one_object(e):  # the others must not wait behind it
+                    due.not_before_s = self._clock() + RETRY_AFTER_S
+                    return True
+                self._not_before_s = self._clock() + RETRY_AFTER_S
                 return False
         if self._due.get(uid) is due:  # else there is a newer verdict
             del self._due[uid]
         return True
 
-    async def _write(self, uid: str, pod: ObjectKey, kind: str, *, holds: bool) -> bool:
+    async def _write(self, uid: str, pod: ObjectKey, kind: str, *, holds: bool) -> None:
+        """Write one condition. Raises: UpstreamError, TimeoutError."""
         condition = finding_condition(kind, holds=holds, at=datetime.now(UTC))
         try:
             async with asyncio.timeout(WRITE_WITHIN_S):
@@ -177,16 +195,10 @@ class FindingsWriter:
                 )
         except (NotFoundError, ConflictError):
             self.forget(uid)
-            return True
-        except (UpstreamError, TimeoutError) as e:
-            self._not_before_s = self._clock() + RETRY_AFTER_S
-            self._metrics.findings["failed"].inc()
-            log.warning("pod condition cannot be written", namespace=pod.namespace, pod=pod.name, error=str(e))
-            return False
+            return
         self._written.setdefault(uid, {})[kind] = holds
         self._metrics.findings[condition["reason"]].inc()
         log.info("pod condition written", namespace=pod.namespace, pod=pod.name, uid=uid, type=kind, holds=holds)
-        return True
 
 
 def finding_condition(kind: str, *, holds: bool, at: datetime) -> dict[str, Any]:

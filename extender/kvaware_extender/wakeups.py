@@ -22,6 +22,7 @@ from kvaware_cluster import ConflictError, NotFoundError, Source
 from kvaware_crds.errors import UpstreamError
 from kvaware_crds.names import CONDITION_PLACEABLE
 from kvaware_engine import REFUSAL_TEXTS, Engine, PodDemand, PodObservation, Reason
+from kvaware_extender.errors import is_of_one_object
 from kvaware_extender.freshness import Freshness
 from kvaware_extender.metrics import Metrics
 from kvaware_extender.pace import Pace
@@ -35,6 +36,8 @@ log = structlog.get_logger(__name__)
 LOOK_AT_LEAST_EVERY_S: Final = 1.0
 """Without a change of the cluster: intents end, views become fresh again, and failed writes are tried again."""
 WRITE_WITHIN_S: Final = 3.0
+REFUSED_FOR_S: Final = 30.0
+"""A pod whose condition the API server refuses is passed over for this long: the others must not wait behind it."""
 UNSEEN_FOR_S: Final = 10.0
 """A refused pod that our store has not seen for this long is taken for gone."""
 MOST_OFFERS: Final = 32
@@ -66,6 +69,7 @@ class _Pod:
     guesses: int = 0
     """How often it was woken with its offer unknown."""
     guess_after_s: float = 0.0
+    write_after_s: float = 0.0
 
 
 class WakeUps:
@@ -221,7 +225,7 @@ class WakeUps:
 
     async def _write(self, uid: str, pod: _Pod, *, placeable: bool) -> bool:
         """Write the pod's condition; False when no more writes may go out for now."""
-        if pod.written is False and not placeable:
+        if (pod.written is False and not placeable) or self._clock() < pod.write_after_s:
             return True
         if not self._pace.take():
             return False
@@ -248,6 +252,9 @@ class WakeUps:
             pod.written, pod.waiting = before
             self._metrics.wakeups["failed"].inc()
             log.warning("pod condition cannot be written", namespace=demand.namespace, pod=demand.name, error=str(e))
+            if is_of_one_object(e):
+                pod.write_after_s = self._clock() + REFUSED_FOR_S
+                return True
             return False
         self._metrics.wakeups[condition["status"]].inc()
         log.info("pod condition written", namespace=demand.namespace, pod=demand.name, uid=uid, placeable=placeable)

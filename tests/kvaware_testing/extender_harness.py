@@ -65,6 +65,8 @@ class MemoryCluster(DirectorySource):
         """Raised after the binding was carried out (or lost)."""
         self.read_error: Exception | None = None
         self.patch_error: Exception | None = None
+        self.patch_errors: dict[str, Exception] = {}
+        """The same for single pods, by name."""
         self.deliver = {kind: asyncio.Event() for kind in Kind}
         """While clear, events of the kind are held back."""
         for gate in self.deliver.values():
@@ -177,8 +179,9 @@ class MemoryCluster(DirectorySource):
 
     async def patch_pod_condition(self, *, namespace: str, name: str, uid: str, condition: Mapping[str, Any]) -> None:
         self.calls.append("patch_pod_condition")
-        if self.patch_error is not None:
-            raise self.patch_error
+        error = self.patch_errors.get(name, self.patch_error)
+        if error is not None:
+            raise error
         await super().patch_pod_condition(namespace=namespace, name=name, uid=uid, condition=condition)
         self.conditions.append((name, condition["status"]))
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kvaware_cluster import render_reservation
+from kvaware_cluster import ClusterApiError, render_reservation
 from kvaware_crds.errors import UpstreamError
 from kvaware_crds.names import CONDITION_FOREIGN_USE_UNKNOWN, CONDITION_HBM_OVERRUN
 from kvaware_engine import EngineSettings, FindingSettings, GpuClass, Reservation
@@ -220,6 +220,25 @@ async def test_a_write_that_failed_is_tried_again_after_a_while(logs):
         await pass_s(caller, clock, 10)
         assert cluster.conditions == [("p", "True")]
         assert await caller.metric("kvaware_findings_total", '{reason="failed"}') == 1
+
+
+async def test_a_pod_whose_condition_is_refused_does_not_hold_up_the_others():
+    """Its namespace may have a policy of its own; whoever comes after it is told all the same."""
+    clock = FakeClock()
+    cluster = MemoryCluster(shared_node())
+    for name in ("bad", "good"):
+        cluster.add_pod(bound_pod(name, uid=f"u-{name}", hbm_gib=1))
+    cluster.patch_errors["bad"] = ClusterApiError("not in this namespace", status=403, reason="Forbidden")
+    async with serving(cluster, clock=clock, **settings()) as caller:
+        await pass_s(caller, clock, 61)
+        assert cluster.conditions == [("good", "True")]
+        assert cluster.calls.count("patch_pod_condition") == 2
+        for _ in range(5):
+            await pass_s(caller, clock, 1)
+        assert cluster.calls.count("patch_pod_condition") == 2, "it is not asked for again and again"
+        cluster.patch_errors.clear()
+        await pass_s(caller, clock, 10)
+        assert cluster.conditions == [("good", "True"), ("bad", "True")]
 
 
 async def test_while_the_view_is_stale_nobody_is_told():

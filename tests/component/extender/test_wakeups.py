@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvaware_cluster import Kind
+from kvaware_cluster import ClusterApiError, Kind
 from kvaware_crds.errors import UpstreamError
 from kvaware_extender import WakeUpSettings
 from kvaware_extender.wakeups import MOST_OFFERS
@@ -228,6 +228,32 @@ async def test_a_write_that_failed_is_tried_again():
         cluster.patch_error = None
         await caller.extender.wakeups.look()
         await eventually(lambda: cluster.conditions == [("b", "True")])
+
+
+async def test_a_pod_whose_condition_is_refused_does_not_hold_up_the_others():
+    """Its namespace may have a policy of its own, or a webhook that does not answer; others are woken all the same."""
+    clock = FakeClock()
+    cluster = MemoryCluster(raw_node("n1", gpus=2))
+    cluster.add_pod(raw_pod("a", node="n1", gpus=2))
+    pods = [cluster.add_pod(raw_pod(name)) for name in ("bad", "good")]
+    cluster.patch_errors["bad"] = ClusterApiError("not in this namespace", status=403, reason="Forbidden")
+    async with serving(cluster, clock=clock, max_view_age_s=1e6) as caller:
+        for pod in pods:
+            await caller.until_seen(pod)
+            await caller.filter(pod, "n1")
+            clock.now_s += 0.1
+        cluster.delete_pod("ml", "a")
+        await eventually(lambda: cluster.conditions == [("good", "True")])
+        tries = cluster.calls.count("patch_pod_condition")
+        for _ in range(5):
+            caller.extender.wakeups._looked_at = None
+            await caller.extender.wakeups.look()
+        assert cluster.calls.count("patch_pod_condition") == tries, "it is not asked for again and again"
+        cluster.patch_errors.clear()
+        clock.now_s += 31
+        caller.extender.wakeups._looked_at = None
+        await caller.extender.wakeups.look()
+        await eventually(lambda: cluster.conditions == [("good", "True"), ("bad", "True")])
 
 
 async def test_pods_that_are_gone_are_forgotten():
