@@ -173,6 +173,8 @@ class RoleLoad:
     tpot_p99_ms: float | None
     age_s: float | None
     """Of the oldest report that counts; None: nobody reports."""
+    product: str | None = None
+    """GPU product of most of its workers, as their nodes' labels say; None: unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,8 +4,10 @@ One owner, no clock: ``now_s`` is an argument. Where scrape and heartbeat tell t
 holds, whatever arrives last.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
+from math import inf
 from typing import Any, Final, cast
 
 from kvaware_engine.cache_value import cache_value_ms, chance_of_reuse
@@ -165,6 +167,7 @@ class Workers:
             ttft_p99_ms=p99_ms("ttft"),
             tpot_p99_ms=p99_ms("tpot"),
             age_s=max((now_s - state.at_s for state in reporting), default=None),
+            product=_usual(state.place.product for state in states),
         )
 
     def _view(self, state: WorkerState, *, now_s: float) -> WorkerView:
@@ -172,7 +175,7 @@ class Workers:
         since_s = now_s - self._settings.report_timeout_s
         passing: Callable[[str], Any] = lambda name: state.passing(name, since_s=since_s)  # noqa: E731 - said six times
         free, usage = state.kv_pool(since_s=since_s)
-        age_s = None if state.at_s < 0 and state.at_s == float("-inf") else max(0.0, now_s - state.at_s)
+        age_s = None if state.at_s == -inf else max(0.0, now_s - state.at_s)
         reporting = state.at_s >= since_s
         profile = self._book.find(place.product, place.model_id, place.gpus)
         return WorkerView(
@@ -221,6 +224,12 @@ def _total(values: Iterable[float | None]) -> float | None:
     """Of what is known; None where nothing is."""
     known = [value for value in values if value is not None]
     return sum(known) if known else None
+
+
+def _usual(products: Iterable[str | None]) -> str | None:
+    """What most have, ties by name; None where nobody's is known."""
+    counts = Counter(product for product in products if product is not None)
+    return min(counts, key=lambda product: (-counts[product], product), default=None)
 
 
 def _ratio(part: float | None, whole: float | None) -> float | None:

@@ -64,6 +64,7 @@ def scaling_request(facts: ModelFacts, role: RoleFacts, headroom: RoleHeadroom |
         unschedulable_pods=sum(pod.unschedulable and not pod.terminating for pod in role.pods),
         load=role.load,
         headroom=headroom,
+        product=None if role.load is None else role.load.product,
         model_id=facts.spec.model_id,
         gpus_per_pod=footprint.gpus_per_pod,
     )

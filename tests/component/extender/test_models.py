@@ -49,6 +49,7 @@ async def test_the_load_is_what_the_workers_metrics_say():
         assert (role["role"], role["workers"], role["reporting"]) == ("both", 2, 2)
         assert (role["waiting"], role["running"], role["kv_usage_ratio"]) == (7, 2, 0.25)
         assert role["ttft_p99_ms"] is None, "nobody tells"
+        assert role["product"] == "NVIDIA-H100-80GB-HBM3"
 
 
 async def test_nobody_who_answers_is_unknown_and_not_zero():

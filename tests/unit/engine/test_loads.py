@@ -126,6 +126,15 @@ def test_roles_come_in_the_order_asked_for_and_unknown_ones_are_empty():
     assert [role.workers for role in workers.load(ObjectKey("ml", "no"), ["both"], now_s=0).roles] == [0]
 
 
+def test_the_product_is_what_most_workers_run_on():
+    """The operator watches no nodes, and the hardware profile goes by it."""
+    workers = workers_of("ml:a:0")
+    assert load(workers, now_s=0).product is None
+    for name, product in [("b", "NVIDIA-L4"), ("c", "NVIDIA-H100-80GB-HBM3"), ("d", "NVIDIA-H100-80GB-HBM3")]:
+        workers.expect(f"ml:{name}:0", place(f"ml:{name}:0", product=product))
+    assert load(workers, now_s=0).product == "NVIDIA-H100-80GB-HBM3"
+
+
 def test_the_hit_ratio_is_of_the_window():
     """300 of 1,000 tokens since the first report; what was before does not count."""
     workers = workers_of("ml:a:0")

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from kvaware_engine import ScalingRules
+from kvaware_cluster.profiles import load_profiles
+from kvaware_engine import Scaler, ScalingRules
 from kvaware_engine.observations import ObjectKey
 from kvaware_operator.scales import ScaleProblem
 from kvaware_operator.scaling import Step, rules_of, scaling_request, step_of
@@ -47,6 +48,16 @@ def test_the_question_says_what_there_is():
     assert (request.min_replicas, request.max_replicas) == (1, 4)
     assert request.load == role_load(waiting=7)
     assert (request.model_id, request.gpus_per_pod) == ("meta-llama/Llama-3.1-8B", 1)
+
+
+def test_the_profile_is_that_of_the_gpus_that_the_workers_run_on():
+    """Without the product every capacity would be a guess for the slowest GPU that was measured."""
+    found = facts(found=scale(1), load=replace(role_load(), product="NVIDIA-H100-80GB-HBM3"))
+    request = scaling_request(found, found.roles[0])
+    assert request is not None
+    assert request.product == "NVIDIA-H100-80GB-HBM3"
+    plan = Scaler(None, load_profiles(), now_s=-1e6).plan(request, now_s=0)
+    assert plan.terms["profile_is_guess"] == 0
 
 
 def test_a_minimum_of_zero_is_one_until_requests_are_placed():
