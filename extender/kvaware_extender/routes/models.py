@@ -27,6 +27,8 @@ __all__ = ["find_model", "model_routes"]
 
 MODELS_AT_A_TIME: Final = 16
 """Of which the loads are added up together: with some 5 workers each, 3 ms."""
+MOST_WAITING: Final = 64
+"""Questions about headroom that wait for their turn, each up to some 3 s of work; the operator asks 8 at a time."""
 REPLICAS: Final[dict[str, Any]] = {"type": "integer", "minimum": 1, "maximum": MOST_REPLICAS, "default": 1}
 
 
@@ -36,6 +38,7 @@ def model_routes(
     """The routes under ``/v1/models``."""
     # One question at a time: between two of its steps kube-scheduler's calls come, not another question's step.
     one_at_a_time = asyncio.Lock()
+    asked = 0
 
     async def listing(_request: web.Request) -> web.Response:
         freshness.require()
@@ -54,10 +57,22 @@ def model_routes(
     async def headroom(request: web.Request) -> web.Response:
         replicas = asked_replicas(request)
         freshness.require()
-        model = find_model(view, ObjectKey(request.match_info["namespace"], request.match_info["name"]))
-        async with one_at_a_time:
-            roles = [await role_headroom(model.key, role.name, replicas) for role in model.roles]
-        return await answer(ModelHeadroom(model=model.key, roles=tuple(roles)))
+        find_model(view, key := ObjectKey(request.match_info["namespace"], request.match_info["name"]))
+        nonlocal asked
+        if asked >= MOST_WAITING:
+            message = f"{MOST_WAITING} questions about headroom wait already: ask again later"
+            raise ApiError(status=503, code="TooManyQuestions", message=message, retryable=True)
+        asked += 1
+        try:
+            async with one_at_a_time:
+                if request.transport is None:
+                    raise ConnectionResetError("nobody waits for the answer any more")
+                freshness.require()  # it may have grown old in the queue, and the model be another one
+                model = find_model(view, key)
+                roles = [await role_headroom(key, role.name, replicas) for role in model.roles]
+        finally:
+            asked -= 1
+        return await answer(ModelHeadroom(model=key, roles=tuple(roles)))
 
     async def role_headroom(model: ObjectKey, role: str, replicas: int) -> RoleHeadroom:
         steps = engine.headroom_steps(model, role, replicas=replicas, now_s=clock())

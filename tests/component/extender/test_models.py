@@ -160,3 +160,15 @@ async def test_kube_schedulers_calls_come_between_the_steps_of_a_headroom():
         _, found = await caller.get("/v1/models/ml/llama/headroom?replicas=8")
         assert found["roles"][0]["fits_replicas"] == 4
         assert [await caller.bind(pod, "n1") for pod in pods[4:]] == ["", "", "", ""]
+
+
+async def test_questions_that_wait_are_bounded_and_asked_again_when_their_turn_comes(monkeypatch):
+    """Each can be seconds of work, and anybody may ask; the view may have gone stale in the queue."""
+    monkeypatch.setattr("kvaware_extender.routes.models.MOST_WAITING", 2)
+    cluster = MemoryCluster(raw_node("n1", gpus=64), raw_model("llama"))
+    async with serving(cluster) as caller:
+        asked = [caller.get("/v1/models/ml/llama/headroom?replicas=64") for _ in range(12)]
+        answers = await asyncio.gather(*asked)
+        told = {(status, reply.get("error", {}).get("code")) for status, reply in answers}
+        assert told == {(200, None), (503, "TooManyQuestions")}
+        assert (await caller.get("/v1/models/ml/llama/headroom"))[0] == 200, "places become free again"
