@@ -195,7 +195,23 @@ class ModelReconciler:
             return None
         if step.down and may and not costs.in_place:  # the ReplicaSet's controller must have them first: seen back here
             return max(LOOK_FOR_COSTS_S, self._costs_written.longest_s(costs.writes))
+        if not self._still_so(facts, role):
+            return None  # what changed while others were asked has asked for the next look
         return await self._scale(facts, role, step)
+
+    def _still_so(self, facts: ModelFacts, role: RoleFacts) -> bool:
+        """Whether what allows the step is as it was when the look began; its number has its own precondition."""
+        seen, target = facts.resource, role.target
+        now = self._view.resource(Kind.INFERENCE_MODEL, seen.key)
+        if now is None or target is None or not self._fresh(Kind.INFERENCE_MODEL, Kind.POD, Kind.AUTOSCALER):
+            return False
+        same = (now.uid, now.generation, now.terminating) == (seen.uid, seen.generation, seen.terminating)
+        owner = self._view.target_owner(target)
+        return (
+            same
+            and owner == (role.target_owner or seen.key)
+            and self._view.autoscalers_of(target) == list(role.autoscalers)
+        )
 
     def _fresh(self, *kinds: Kind) -> bool:
         """Whether what is known is young enough to act by it."""

@@ -3,6 +3,7 @@
 import pytest
 
 from kvaware_cluster import Kind
+from kvaware_engine.observations import ObjectKey
 from kvaware_testing.fake_api import FakeApi
 from kvaware_testing.fake_objects import FakeKind, raw_workload
 from kvaware_testing.operator_harness import raw_autoscaler, raw_replica, raw_scaled_model, role_load, staged
@@ -261,6 +262,32 @@ async def test_somebody_elses_scaling_in_between_is_seen_first():
         # then the operator's own number, made for one replica, is refused, and it counts again
         await stage.until(lambda: stage.replicas() == 4)
         assert await stage.metric('kvaware_operator_scales_total{direction="up",result="conflict"}') == 1.0
+
+
+@pytest.mark.parametrize(
+    "kind_and_object",
+    [
+        pytest.param(("horizontalpodautoscaler", raw_autoscaler()), id="an autoscaler appears"),
+        pytest.param(("inferencemodel", raw_scaled_model(mode="Recommend", generation=2)), id="scaling is turned off"),
+    ],
+)
+async def test_what_forbids_a_step_forbids_it_also_while_the_extender_is_asked(kind_and_object):
+    """The answer may take seconds; what was read before it is old then."""
+    async with staged(*one_replica()) as stage:
+        stage.extender.held = "/headroom"
+        stage.extender.hold.clear()
+        stage.extender.tell(BUSY)
+        await stage.until(lambda: any(path.endswith("/headroom") for path in stage.extender.asked))
+        await stage.api.put(*kind_and_object)
+        await stage.until(
+            lambda: (
+                bool(stage.operator.store.autoscalers)
+                or stage.operator.store.resources(Kind.INFERENCE_MODEL)[ObjectKey("ml", "llama")].generation == 2
+            )
+        )
+        stage.extender.hold.set()
+        await stage.rounds()
+        assert stage.replicas() == 1
 
 
 async def test_a_deleted_model_takes_its_costs_and_series_with_it():
