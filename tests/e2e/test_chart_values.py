@@ -109,6 +109,12 @@ def test_a_cluster_that_is_too_old_is_refused(helm: Helm) -> None:
         pytest.param(
             {"operator": {"config": {"extenderUrl": "http://x"}}}, "operator.config.extenderUrl", id="another extender"
         ),
+        pytest.param(
+            {"operator": {"config": {"lease": {"enabled": False}}}}, "operator.config.lease.enabled", id="two that act"
+        ),
+        pytest.param(
+            {"operator": {"config": {"lease": {"name": "x"}}}}, "operator.config.lease.name", id="a Lease without right"
+        ),
         pytest.param({"image": {"tagg": "1"}}, "at '/image': additional properties 'tagg' not allowed", id="typo"),
         pytest.param({"schedular": {}}, "additional properties 'schedular' not allowed", id="typo at the top"),
         pytest.param({"extender": {"apiPort": 99999}}, "at '/extender/apiPort': maximum", id="port out of range"),

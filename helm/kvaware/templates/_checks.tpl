@@ -23,6 +23,11 @@
 {{- if hasKey .Values.operator.config "extenderUrl" -}}
   {{- fail "operator.config.extenderUrl: the chart's operator asks the chart's extender, by the Service kvaware-extender" -}}
 {{- end -}}
+{{- range $key := list "enabled" "name" "namespace" -}}
+  {{- if hasKey ($.Values.operator.config.lease | default dict) $key -}}
+    {{- fail (printf "operator.config.lease.%s: the operator always acts by the Lease kvaware-operator of its own namespace, which is what it has the right to; during an update there are two operators" $key) -}}
+  {{- end -}}
+{{- end -}}
 {{- if eq (int .Values.extender.apiPort) (int .Values.extender.schedulerPort) -}}
   {{- fail (printf "extender.apiPort and extender.schedulerPort are both %d; they are two listeners" (int .Values.extender.apiPort)) -}}
 {{- end -}}
