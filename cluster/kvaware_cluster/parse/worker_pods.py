@@ -138,7 +138,10 @@ def _owner(metadata: dict[str, Any]) -> Owner | None:
 def _shared_labels(labels: dict[str, Any]) -> Mapping[str, str]:
     """One mapping for all pods with the same labels, without those of a single pod: saves some 400 bytes a pod."""
     kept = tuple(sorted(item for item in labels.items() if item[0] not in OWN_LABELS))
-    shared = _SHARED_LABELS.get(kept)
+    try:
+        shared = _SHARED_LABELS.get(kept)
+    except TypeError:  # a list or an object for a value
+        shared = None
     if shared is None:
         for key, value in kept:
             if type(value) is not str:

@@ -153,6 +153,7 @@ def test_a_finished_pod_says_so(phase: str):
     [
         (("metadata", "labels"), {"kvaware.io/model": 7}),
         (("metadata", "labels"), {"kvaware.io/model": "m", "x": None}),
+        (("metadata", "labels"), {"kvaware.io/model": "m", "x": ["y"]}),
         (("metadata", "uid"), ""),
         (("metadata", "annotations"), []),
         (("status", "conditions"), [1]),
