@@ -271,13 +271,15 @@ class Scaler:
         fits = min(room.fits_replicas, more)
         if fits == more or room.fits_replicas >= room.asked_replicas:
             return replace(plan, target=present + fits)
-        why = f": {room.text.removeprefix('kvaware: ')}" if room.text else ""
+        lacking = room.text.removeprefix("kvaware: ")
+        why = f": {lacking}" if lacking else ""
         return replace(
             plan,
             target=present + fits,
             reason=ScalingReason.HBM_CONSTRAINED,
             message=f"{plan.message}; {fits} of {more} more fit{why}",
             hbm_constrained=True,
+            lacking=lacking,
         )
 
 

@@ -100,5 +100,7 @@ class ScalingPlan:
     ask_headroom: int = 0
     """Above 0: more are wanted; ask whether so many more fit, and plan again with the answer."""
     hbm_constrained: bool = False
+    lacking: str = ""
+    """What keeps the others from fitting: a constant text, unlike the message; empty: nothing, or it is not told."""
     terms: Mapping[str, float] = field(default_factory=dict)
     """The figures behind it, by name, for the log: replicas that each signal asks for, capacity."""

@@ -143,8 +143,11 @@ def _hbm_constrained(plans: Plans) -> Finding:
     held = {name: plan for name, plan in plans.items() if plan.hbm_constrained}
     if not held:
         return Finding.false(type_, "RoomForReplicas")
-    told = "; ".join(f"role {name}: {plan.message}" for name, plan in held.items())
-    return Finding.true(type_, ScalingReason.HBM_CONSTRAINED.value, told)
+    told = "; ".join(
+        f"role {name}: more replicas are wanted than fit{f': {plan.lacking}' if plan.lacking else ''}"
+        for name, plan in held.items()
+    )
+    return Finding.true(type_, ScalingReason.HBM_CONSTRAINED.value, told)  # figures are in status.roles, told once
 
 
 def _scaling_conflict(facts: ModelFacts) -> Finding:

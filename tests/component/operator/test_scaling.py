@@ -264,6 +264,20 @@ async def test_somebody_elses_scaling_in_between_is_seen_first():
         assert await stage.metric('kvaware_operator_scales_total{direction="up",result="conflict"}') == 1.0
 
 
+async def test_a_model_that_stays_constrained_is_not_written_at_every_poll():
+    """Its load moves all the time: figures in the condition would be a write per object and poll, for ever."""
+    async with staged(*one_replica()) as stage:
+        stage.extender.fits = 0
+        stage.extender.tell(BUSY)
+        await stage.until_condition("HBMConstrained")
+        await stage.rounds()
+        before = stage.writes()
+        for waiting in range(41, 49):
+            stage.extender.tell(role_load(waiting=waiting, running=1))
+            await stage.rounds()
+        assert stage.writes() == before
+
+
 @pytest.mark.parametrize(
     "kind_and_object",
     [

@@ -196,11 +196,12 @@ def test_a_minimum_of_zero_is_said_to_be_one_for_now():
     assert "one replica is kept" in told.message
 
 
-def test_replicas_that_do_not_fit_are_said_with_the_figures():
-    plan = scaling_plan(desired=3, hbm_constrained=True, message="3 wanted, 1 fits")
+def test_replicas_that_do_not_fit_are_said_without_figures_that_change_with_the_load():
+    plan = scaling_plan(desired=3, hbm_constrained=True, message="3 wanted, 1 fits", lacking="not enough free GPUs")
     told = finding(ConditionType.HBM_CONSTRAINED, facts(pods=[worker_pod("a")]), {"both": plan})
     assert told is not None
-    assert (told.status, told.message) == (ConditionStatus.TRUE, "role both: 3 wanted, 1 fits")
+    assert told.status is ConditionStatus.TRUE
+    assert told.message == "role both: more replicas are wanted than fit: not enough free GPUs"
 
 
 def test_one_finding_per_type():
