@@ -1,6 +1,5 @@
 """Who owns what several objects claim: served names, scale targets, namespaces. The older object owns, ties by name."""
 
-from collections import defaultdict
 from collections.abc import Hashable, Iterable
 from typing import Generic, NamedTuple, TypeVar
 
@@ -17,41 +16,53 @@ class _Claimant(NamedTuple):
 
 
 class Claims(Generic[T]):
-    """Claims of objects on things. Each question costs as much as the things that it is about have claimants."""
+    """Claims of objects on things."""
 
     def __init__(self) -> None:
         self._of: dict[ObjectKey, tuple[_Claimant, frozenset[T]]] = {}
-        self._claimants: dict[T, set[_Claimant]] = defaultdict(set)
+        self._claimants: dict[T, set[_Claimant]] = {}
+        self._owner: dict[T, _Claimant] = {}
 
     def put(self, key: ObjectKey, created_at: str, things: Iterable[T]) -> set[ObjectKey]:
         """Set what an object claims; nothing where it is gone.
 
-        Returns: the other objects whose ownership may have changed by it.
+        Returns: the other claimants of what has another owner now.
         """
         claimant, wanted = _Claimant(created_at, key), frozenset(things)
-        before = self._of.get(key)
-        if before == (claimant, wanted):
-            return set()
-        touched: set[T] = set(wanted)
-        if before is not None:
-            touched |= before[1]
-            for thing in before[1]:
-                self._claimants[thing].discard(before[0])
-                if not self._claimants[thing]:
-                    del self._claimants[thing]
-            del self._of[key]
+        before, had = self._of.pop(key, (claimant, frozenset[T]()))
         if wanted:
             self._of[key] = (claimant, wanted)
-            for thing in wanted:
-                self._claimants[thing].add(claimant)
-        others = {each.key for thing in touched for each in self._claimants.get(thing, ())}
-        return others - {key}
+        touched: set[ObjectKey] = set()
+        for thing in had - wanted if before == claimant else had:
+            touched |= self._drop(thing, before)
+        for thing in wanted - had if before == claimant else wanted:
+            touched |= self._add(thing, claimant)
+        return touched - {key}
 
     def owner(self, thing: T) -> ObjectKey | None:
         """The oldest object that claims it; None: nobody does."""
-        claimants = self._claimants.get(thing)
-        return min(claimants).key if claimants else None
+        owner = self._owner.get(thing)
+        return None if owner is None else owner.key
 
     def claimants(self, thing: T) -> set[ObjectKey]:
         """Everybody who claims it."""
         return {each.key for each in self._claimants.get(thing, ())}
+
+    def _add(self, thing: T, claimant: _Claimant) -> set[ObjectKey]:
+        self._claimants.setdefault(thing, set()).add(claimant)
+        owner = self._owner.get(thing)
+        if owner is not None and owner < claimant:
+            return set()
+        self._owner[thing] = claimant
+        return self.claimants(thing)
+
+    def _drop(self, thing: T, claimant: _Claimant) -> set[ObjectKey]:
+        rest = self._claimants[thing]
+        rest.discard(claimant)
+        if not rest:
+            del self._claimants[thing], self._owner[thing]
+            return set()
+        if self._owner[thing] != claimant:
+            return set()
+        self._owner[thing] = min(rest)
+        return self.claimants(thing)

@@ -78,6 +78,8 @@ class OperatorSettings:
     """A YAML file of hardware profiles of your own, beside those that are shipped. Empty: none."""
     kopf: bool = True
     """Whether kopf's watches run beside the store's own. Both only say which object to look at."""
+    kopf_after_s: Seconds = 60.0
+    """kopf's watches begin when every object was looked at once, and after this time at the latest."""
     lease: LeaseSettings = field(default_factory=LeaseSettings)
     """Which of several operators acts."""
     queue: QueueSettings = field(default_factory=QueueSettings)

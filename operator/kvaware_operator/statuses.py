@@ -141,7 +141,7 @@ class StatusWriter:
 
 def differs(present: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
     """Whether two statuses say different things; the order of lists that are maps does not matter."""
-    return bool(_ordered(present) != _ordered(wanted))
+    return present != wanted and bool(_ordered(present) != _ordered(wanted))  # mostly they are the same
 
 
 def missing_paths(sent: Mapping[str, Any], kept: Mapping[str, Any]) -> frozenset[str]:

@@ -338,6 +338,7 @@ def quick_settings(**changes: Any) -> OperatorSettings:
         "settle_s": 0.2,
         "stop_timeout_s": 0.5,
         "kopf": False,
+        "kopf_after_s": 0.1,
         "lease": LeaseSettings(enabled=False),
         "queue": QueueSettings(backoff_first_s=0.01, backoff_max_s=0.05),
         "store": QUICK,

@@ -1,5 +1,8 @@
 """Claims: of several objects that want the same thing the oldest owns it, and who is concerned is told."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from kvaware_engine.observations import ObjectKey
 from kvaware_operator.claims import Claims
 
@@ -27,7 +30,13 @@ def test_whoever_may_own_more_or_less_now_is_told():
     found = claims()
     assert found.put(OLD, "2026-01-01T00:00:00Z", []) == {NEW}
     assert found.owner("x") == NEW
-    assert found.put(OTHER, "2026-03-01T00:00:00Z", ["y"]) == {NEW}
+    assert found.put(OTHER, "2026-01-02T00:00:00Z", ["x", "y"]) == {NEW}
+    assert found.owner("x") == OTHER
+
+
+def test_one_more_that_owns_nothing_concerns_nobody_else():
+    """A thousand models of one name: each newcomer would have all others looked at."""
+    assert claims().put(OTHER, "2026-03-01T00:00:00Z", ["x", "y"]) == set()
 
 
 def test_the_same_claim_again_concerns_nobody():
@@ -49,3 +58,25 @@ def test_nothing_is_left_of_what_is_gone():
     assert found.claimants("x") == set()
     assert found._claimants == {}
     assert found._of == {}
+    assert found._owner == {}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from(["1", "2", "3"]), st.frozensets(st.sampled_from("xyz"))),
+        max_size=25,
+    )
+)
+def test_after_any_order_of_changes_the_oldest_owns_and_losers_know_of_a_new_owner(steps):
+    found: Claims[str] = Claims()
+    wanted: dict[ObjectKey, tuple[str, frozenset[str]]] = {}
+    for name, created_at, things in steps:
+        key = ObjectKey("ml", name)
+        before = {thing: found.owner(thing) for thing in "xyz"}
+        told = found.put(key, created_at, things)
+        wanted[key] = (created_at, things)
+        for thing in "xyz":
+            rivals = [(age, each) for each, (age, claimed) in wanted.items() if thing in claimed]
+            assert found.owner(thing) == (min(rivals)[1] if rivals else None)
+            if found.owner(thing) != before[thing]:
+                assert found.claimants(thing) - {key} <= told

@@ -76,6 +76,7 @@ def test_the_promised_defaults():
         "stop_timeout_s": 5.0,
         "hardware_profiles": "",
         "kopf": True,
+        "kopf_after_s": 60.0,
     }
     assert (settings.lease.enabled, settings.lease.name, settings.lease.namespace) == (True, "kvaware-operator", "")
     assert dataclasses.asdict(settings.queue) == {
