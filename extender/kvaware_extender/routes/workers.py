@@ -7,7 +7,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from kvaware_cluster import Heartbeat, Kind, parse_heartbeat, split_worker
-from kvaware_crds.errors import WireError
+from kvaware_crds.errors import StaleViewError, WireError
 from kvaware_engine import ObjectKey, ReportVerdict, Workers, WorkerView
 from kvaware_extender.errors import ApiError
 from kvaware_extender.freshness import Freshness
@@ -52,6 +52,9 @@ def worker_routes(
             raise
         except WireError:
             metrics.heartbeats[HeartbeatResult.UNREADABLE].inc()
+            raise
+        except StaleViewError:
+            metrics.heartbeats[HeartbeatResult.UNAVAILABLE].inc()
             raise
         metrics.heartbeats[HeartbeatResult.TAKEN].inc()
         return web.Response(status=202)

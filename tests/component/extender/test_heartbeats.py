@@ -237,6 +237,7 @@ async def test_while_the_view_is_not_known_nobody_is_unknown():
         for worker in (W0, "ml:none:0"):
             status, reply = await caller.beat(worker, token=token, model="ml/llama", waiting=1)
             assert (status, reply["error"]["code"], reply["error"]["retryable"]) == (503, "StaleView", True)
+        assert await caller.metric("kvaware_heartbeats_total", '{result="unavailable"}') == 2
 
 
 async def test_an_api_server_that_cannot_be_asked_is_no_refusal(cluster, logs):
