@@ -25,6 +25,8 @@ __all__ = ["list_workers", "worker_routes"]
 
 MOST_BYTES: Final = 16 * 1024
 """Of one heartbeat; one with every field is 0.6 kB."""
+BODY_WITHIN_S: Final = 5.0
+"""A body that drips does not hold a place for longer."""
 MODELS_AT_A_TIME: Final = 4
 """Of which the workers are looked at together: with some 5 workers each, 2 ms; 5,000 workers are 0.4 s."""
 UNTOLD: Final = ""
@@ -107,6 +109,7 @@ def worker_routes(
                 401: "No bearer token, or one that nobody knows.",
                 403: "The token is not that of the worker's own pod.",
                 404: "The API server shows no such worker (code WorkerNotFound).",
+                408: f"The body did not come within {BODY_WITHIN_S:g} s.",
                 409: "A heartbeat with this number or a higher one was taken before (code Outdated).",
                 413: f"The body is longer than {MOST_BYTES} bytes.",
                 **STALE,
@@ -151,15 +154,20 @@ async def list_workers(workers: Workers, *, view: View, clock: Callable[[], floa
 
 
 async def read_at_most(request: web.Request, limit: int) -> bytes:
-    """The body. Raises: ApiError 413 without having read more than a little of a longer one."""
+    """The body. Raises: ApiError 413 without having read more than a little of a longer one, 408 for a slow one."""
     body = bytearray()
     if (request.content_length or 0) <= limit:
-        async for chunk in request.content.iter_chunked(limit + 1):
-            body += chunk
-            if len(body) > limit:
-                break
-        else:
-            return bytes(body)
+        try:
+            async with asyncio.timeout(BODY_WITHIN_S):
+                async for chunk in request.content.iter_chunked(limit + 1):
+                    body += chunk
+                    if len(body) > limit:
+                        break
+                else:
+                    return bytes(body)
+        except TimeoutError as error:
+            message = f"body: expected all of it within {BODY_WITHIN_S:g} s"
+            raise ApiError(status=408, code="RequestTimeout", message=message, retryable=True) from error
     message = f"body: expected at most {limit} bytes, got more"
     raise ApiError(status=413, code="RequestEntityTooLarge", message=message)
 

@@ -1,7 +1,10 @@
 """``PUT /v1/workers/{id}/heartbeat``: a worker is believed about itself, and nobody else is."""
 
+import asyncio
 import gzip
+from collections.abc import AsyncIterator
 
+import aiohttp
 import pytest
 
 from kvaware_cluster import TokenIdentity, WorkerScrapeSettings
@@ -225,6 +228,22 @@ async def test_a_rank_that_beats_is_a_worker_of_its_own(cluster):
             assert (await caller.beat(f"ml:w0:{rank}", token=token, model="ml/llama", waiting=rank))[0] == 202
         _, load = await caller.get("/v1/models/ml/llama/load")
         assert (load["roles"][0]["workers"], load["roles"][0]["waiting"]) == (2, 1)
+
+
+async def test_a_body_that_does_not_come_is_not_waited_for(cluster, monkeypatch):
+    """Whoever has a token could hold any number of places with half a heartbeat each."""
+    monkeypatch.setattr("kvaware_extender.routes.workers.BODY_WITHIN_S", 0.05)
+    token = cluster.token_of(cluster.raw_pod("w0"))
+    never = asyncio.Event()
+
+    async def half() -> AsyncIterator[bytes]:
+        yield b"{"
+        await never.wait()
+
+    async with serving(cluster, worker_scrape=SILENT) as caller, aiohttp.ClientSession() as session:
+        url = f"{caller.api}/v1/workers/{W0}/heartbeat"
+        async with session.put(url, data=half(), headers={"Authorization": f"Bearer {token}"}) as answer:
+            assert (answer.status, (await answer.json())["error"]["code"]) == (408, "RequestTimeout")
 
 
 async def test_while_the_view_is_not_known_nobody_is_unknown():
