@@ -16,12 +16,15 @@ from kvaware_extender.freshness import Freshness
 from kvaware_extender.memory import Memory
 from kvaware_extender.render import render_json
 from kvaware_extender.replies import json_response
+from kvaware_extender.routes.bodies import read_at_most
 from kvaware_extender.routes.table import Route
 from kvaware_extender.view import View
 from kvaware_extender.wire import decode
 
 __all__ = ["STALE", "answer", "v1_routes"]
 
+MOST_BYTES: Final = 2**20
+"""Of one pod; real ones are some 10 kB. Whoever reaches this address may send it, and it is read in the loop."""
 DRY_RUN_UID: Final = "dry-run"
 """Of a pod that does not exist yet; it holds nothing."""
 POD: Final = {"type": "object", "description": "A v1.Pod as in a manifest; namespace default unless set."}
@@ -36,7 +39,7 @@ def v1_routes(
     """The routes under ``/v1``."""
 
     async def explain(request: web.Request) -> web.Response:
-        pod = read_pod(decode(await request.read()))
+        pod = read_pod(decode(await read_at_most(request, MOST_BYTES)))
         freshness.require()
         return await answer(engine.explain(engine.demand(pod), now_s=clock()))
 
@@ -83,7 +86,11 @@ def v1_routes(
             "/v1/pods:explain",
             explain,
             "Where a pod would go now, and why; nothing is reserved.",
-            {200: "An Explanation.", 400: "The body is no pod that asks for GPUs or names a model."},
+            {
+                200: "An Explanation.",
+                400: "The body is no pod that asks for GPUs or names a model.",
+                413: f"The body is longer than {MOST_BYTES} bytes.",
+            },
             request=POD,
         ),
         route(

@@ -13,6 +13,7 @@ from kvaware_extender.errors import ApiError
 from kvaware_extender.freshness import Freshness
 from kvaware_extender.metrics import HeartbeatResult, Metrics
 from kvaware_extender.openapi import REFERENCE
+from kvaware_extender.routes.bodies import BODY_WITHIN_S, read_at_most
 from kvaware_extender.routes.models import find_model
 from kvaware_extender.routes.table import Route
 from kvaware_extender.routes.v1 import STALE, answer
@@ -25,8 +26,6 @@ __all__ = ["list_workers", "worker_routes"]
 
 MOST_BYTES: Final = 16 * 1024
 """Of one heartbeat; one with every field is 0.6 kB."""
-BODY_WITHIN_S: Final = 5.0
-"""A body that drips does not hold a place for longer."""
 MODELS_AT_A_TIME: Final = 4
 """Of which the workers are looked at together: with some 5 workers each, 2 ms; 5,000 workers are 0.4 s."""
 UNTOLD: Final = ""
@@ -151,25 +150,6 @@ async def list_workers(workers: Workers, *, view: View, clock: Callable[[], floa
             await asyncio.sleep(0)
         items += workers.views(key, now_s=clock())
     return sorted(items, key=lambda item: item.worker)
-
-
-async def read_at_most(request: web.Request, limit: int) -> bytes:
-    """The body. Raises: ApiError 413 without having read more than a little of a longer one, 408 for a slow one."""
-    body = bytearray()
-    if (request.content_length or 0) <= limit:
-        try:
-            async with asyncio.timeout(BODY_WITHIN_S):
-                async for chunk in request.content.iter_chunked(limit + 1):
-                    body += chunk
-                    if len(body) > limit:
-                        break
-                else:
-                    return bytes(body)
-        except TimeoutError as error:
-            message = f"body: expected all of it within {BODY_WITHIN_S:g} s"
-            raise ApiError(status=408, code="RequestTimeout", message=message, retryable=True) from error
-    message = f"body: expected at most {limit} bytes, got more"
-    raise ApiError(status=413, code="RequestEntityTooLarge", message=message)
 
 
 def model_key(text: str) -> ObjectKey:

@@ -232,7 +232,7 @@ async def test_a_rank_that_beats_is_a_worker_of_its_own(cluster):
 
 async def test_a_body_that_does_not_come_is_not_waited_for(cluster, monkeypatch):
     """Whoever has a token could hold any number of places with half a heartbeat each."""
-    monkeypatch.setattr("kvaware_extender.routes.workers.BODY_WITHIN_S", 0.05)
+    monkeypatch.setattr("kvaware_extender.routes.bodies.BODY_WITHIN_S", 0.05)
     token = cluster.token_of(cluster.raw_pod("w0"))
     never = asyncio.Event()
 

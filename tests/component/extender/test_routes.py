@@ -1,5 +1,8 @@
 """Everything that is not a scheduler verb: one call of each route through a real client."""
 
+import io
+
+import orjson
 import pytest
 
 from kvaware_engine import Engine
@@ -176,3 +179,11 @@ async def test_a_body_that_is_not_encoded_as_it_says_is_a_400(cluster, path):
         async with caller._session.post(base + path, data=b"abcd", headers=headers) as answer:
             error = (await answer.json())["error"]
     assert (answer.status, error["code"], error["retryable"]) == (400, "InvalidRequest", False)
+
+
+async def test_a_pod_to_explain_is_no_longer_than_an_object_may_be():
+    """The API is on the pod's address: 32 MB of JSON would hold up kube-scheduler's calls for half a second."""
+    async with serving(MemoryCluster(raw_node("n1"))) as caller:
+        body = io.BytesIO(orjson.dumps(raw_pod("p", annotations={"note": "x" * 2**20})))
+        async with caller._session.post(f"{caller.api}/v1/pods:explain", data=body) as answer:
+            assert (answer.status, (await answer.json())["error"]["code"]) == (413, "RequestEntityTooLarge")
