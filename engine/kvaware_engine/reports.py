@@ -154,7 +154,8 @@ class RoleLoad:
 
     role: str
     workers: int
-    """Ready workers that are expected to report."""
+    """Ready workers that are expected to report; one that has just come and was not heard yet is left out where others
+    report."""
     reporting: int
     waiting: int | None
     running: int | None

@@ -51,6 +51,7 @@ class WorkerState:
         "_window_s",
         "absent_since_s",
         "at_s",
+        "awaited_since_s",
         "gone",
         "place",
     )
@@ -67,6 +68,8 @@ class WorkerState:
         """Another incarnation: its KV pool is empty and its counters begin at 0."""
         self.at_s = -inf
         """Of the youngest observation."""
+        self.awaited_since_s: float | None = None
+        """Since when it was Ready and nothing was heard of it, as far as somebody looked."""
         self._seq: int | None = None
         self._seq_at_s = -inf
         self._figures: dict[str, _Figure] = {}

@@ -136,6 +136,10 @@ class Workers:
     def _role_load(self, role: str, states: Sequence[WorkerState], *, now_s: float) -> RoleLoad:
         since_s = now_s - self._settings.report_timeout_s
         reporting = [state for state in states if state.at_s >= since_s]
+        # What others have to do says nothing of one that has just come: counted as one of them, it would double the
+        # load for the second until its first scrape, and bring a replica that nobody needs.
+        known = [state for state in states if not self._just_came(state, now_s=now_s)]
+        states = known if reporting else states
 
         def figure(name: str) -> int | None:
             return cast("int | None", _total(state.passing(name, since_s=since_s) for state in reporting))
@@ -169,6 +173,14 @@ class Workers:
             age_s=max((now_s - state.at_s for state in reporting), default=None),
             product=_usual(state.place.product for state in states),
         )
+
+    def _just_came(self, state: WorkerState, *, now_s: float) -> bool:
+        """Whether it became Ready less than a report's time-out ago and was not heard yet."""
+        if state.at_s > -inf:
+            return False
+        if state.awaited_since_s is None:
+            state.awaited_since_s = now_s
+        return now_s - state.awaited_since_s <= self._settings.report_timeout_s
 
     def _view(self, state: WorkerState, *, now_s: float) -> WorkerView:
         place = state.place

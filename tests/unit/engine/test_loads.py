@@ -81,6 +81,7 @@ def test_a_new_incarnation_has_no_rate_yet():
 def test_sums_are_over_those_that_tell():
     """Of three workers one is silent and one does not tell its queue."""
     workers = workers_of("ml:a:0", "ml:b:0", "ml:c:0")
+    load(workers, now_s=-100)  # the third has been silent for long
     workers.observe(scrape("ml:a:0", at_s=2, waiting=3, running=4, kv_usage_ratio=0.2), now_s=2)
     workers.observe(scrape("ml:b:0", at_s=1, running=6, kv_usage_ratio=0.6), now_s=2)
     seen = load(workers, now_s=5)
@@ -124,6 +125,19 @@ def test_roles_come_in_the_order_asked_for_and_unknown_ones_are_empty():
     answer = workers.load(MODEL, ["decode", "prefill"], now_s=0)
     assert [(role.role, role.workers) for role in answer.roles] == [("decode", 0), ("prefill", 1)]
     assert [role.workers for role in workers.load(ObjectKey("ml", "no"), ["both"], now_s=0).roles] == [0]
+
+
+def test_a_worker_that_has_just_come_is_not_taken_for_a_loaded_one():
+    """Sums are stretched over silent workers. Over one that became Ready a second ago the load would double."""
+    workers = workers_of("ml:a:0")
+    workers.observe(scrape("ml:a:0", at_s=100, waiting=8), now_s=100)
+    workers.expect("ml:b:0", place("ml:b:0"))
+    assert [load(workers, now_s=at_s).workers for at_s in (101, 110, 139)] == [1, 1, 1]
+    workers.observe(scrape("ml:a:0", at_s=142, waiting=8), now_s=142)
+    silent = load(workers, now_s=142)
+    assert (silent.workers, silent.reporting) == (2, 1), "heard of nothing for longer than the time-out: silent"
+    workers.observe(scrape("ml:b:0", at_s=143, waiting=0), now_s=143)
+    assert load(workers, now_s=143).reporting == 2
 
 
 def test_the_product_is_what_most_workers_run_on():
