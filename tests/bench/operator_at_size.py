@@ -81,12 +81,16 @@ def measure_operator() -> list[Row]:
         )
         try:
             return _measure(plane, operator, loads)
+        except AssertionError as error:
+            error.add_note(operator.process.tail(6000))  # its log goes with the folder
+            raise
         finally:
             operator.stop()
             told.stop()
 
 
 def _measure(plane: ControlPlane, operator: OperatorProcess, loads: str) -> list[Row]:
+    bare_s = _bare(plane)
     without_s = _requests_per_s(plane, IDLE_S / 2)
     began_s = time.monotonic()
     operator.process.start()
@@ -104,7 +108,15 @@ def _measure(plane: ControlPlane, operator: OperatorProcess, loads: str) -> list
     rss_mb = process.memory_info().rss / 1e6
     size = f"{MODELS:,} models, {MODELS * REPLICAS:,} pods"
     return [
-        _row(f"operator, reconcile of all from start, {size}", reconciled_s, "s", RECONCILE_S),
+        Row(
+            name=f"operator, reconcile of all from start, {size}",
+            value=reconciled_s,
+            unit="s",
+            against="bare reads and writes",
+            ratio=reconciled_s / bare_s,
+            reach=f"<= {RECONCILE_S:g} s",
+            ok=reconciled_s <= RECONCILE_S,
+        ),
         _row(f"operator, idle requests beyond watches, {size}", max(0.0, idle_per_s), "1/s", IDLE_PER_S),
         _row(f"operator, RSS, {size}", rss_mb, "MB", RSS_MB),
         _row(f"operator, slowest reaction to a load change, poll {POLL_S:g} s", max(reactions_s), "s", REACTION_S),
@@ -134,9 +146,11 @@ def _fill(plane: ControlPlane, folder: Path) -> None:
     """
     plane.apply_text("---\n".join(render_crds().values()))
     plane.kubectl("wait", "--for=condition=Established", "crd", "--all", "--timeout=30s")
+    plane.apply(*Helm(plane.binaries["helm"], folder).render(more=["--show-only=templates/operator/rbac.yaml"]))
+    role = "/apis/rbac.authorization.k8s.io/v1/clusterroles/kvaware-operator-aggregated"
+    eventually(lambda: plane.read(role).get("rules"), 30, "the controller manager has filled in the operator's rights")
     for program in ("kwok", "kube-controller-manager", "kube-scheduler"):
         plane.stop(program)
-    plane.apply(*Helm(plane.binaries["helm"], folder).render(more=["--show-only=templates/operator/rbac.yaml"]))
     names = [f"team-{index}" for index in range(NAMESPACES)]
     plane.create(*({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}} for name in names))
     everything = [(f"m{number}", names[number % NAMESPACES]) for number in range(MODELS)]
@@ -197,6 +211,25 @@ def _said(model: dict[str, Any]) -> bool:
 
 
 # -- the figures ----------------------------------------------------------------------------------------------------
+
+
+def _bare(plane: ControlPlane) -> float:
+    """Seconds that the least takes which the operator must do: read each scale, write each status."""
+    requests: list[Write] = []
+    for number in range(MODELS):
+        name, namespace = f"m{number}", f"team-{number % NAMESPACES}"
+        requests += [
+            Write("GET", f"/apis/apps/v1/namespaces/{namespace}/deployments/{name}/scale", {}),
+            Write(
+                "PATCH",
+                f"/apis/kvaware.io/v1alpha1/namespaces/{namespace}/inferencemodels/{name}/status",
+                {"status": {"replicas": 0}},
+                MERGE_PATCH,
+            ),
+        ]
+    began_s = time.monotonic()
+    send_all(plane.api_url, requests, tls=plane.admin_tls)
+    return time.monotonic() - began_s
 
 
 def _requests_per_s(plane: ControlPlane, seconds: float) -> float:
