@@ -62,6 +62,8 @@ WANT_AFTER_S: Final = 0.05
 """Changes of scale targets come in bursts (the first list): the watches are told once per burst."""
 SETTLE_AGAIN_S: Final = 0.1
 QUIET_AGAIN_S: Final = 0.2
+FIRST_LOADS_POLLS: Final = 1.5
+"""Poll intervals in which every model that is there at the start was asked about once."""
 OTHER_WORKERS: Final = 2
 """Looks at a time at quotas, and at block groups: they only write statuses."""
 
@@ -128,7 +130,7 @@ class Operator:
             extender,
             poll_s=settings.poll_s,
             grace_s=settings.load_grace_s,
-            scaled=self.view.scaled_models,
+            scaled=lambda: self.view.scaled_models() if self.view.known(Kind.INFERENCE_MODEL) else {},
             changed=queues[Kind.INFERENCE_MODEL].request,
             clock=clock,
             asked=self.metrics.polled,
@@ -206,9 +208,12 @@ class Operator:
 
     def _work(self) -> dict[str, Coroutine[Any, Any, None]]:
         """Everything that runs for as long as this process leads, by name."""
-        self._scaler = Scaler(self.settings.scaling, self._profiles, now_s=self._clock())
+        now_s = self._clock()
+        self._scaler = Scaler(self.settings.scaling, self._profiles, now_s=now_s)
+        first_loads_until_s = now_s + FIRST_LOADS_POLLS * self.settings.poll_s
+        models = self._model_reconciler(scaler=self._scaler, first_loads_until_s=first_loads_until_s)
         looks = {
-            Kind.INFERENCE_MODEL: (self._model_reconciler(scaler=self._scaler).look, self.settings.queue.workers),
+            Kind.INFERENCE_MODEL: (models.look, self.settings.queue.workers),
             Kind.TENANT_QUOTA: (self.quotas.look, OTHER_WORKERS),
             Kind.KV_CACHE_BLOCK_GROUP: (self.groups.look, OTHER_WORKERS),
         }

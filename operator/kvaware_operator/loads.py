@@ -74,6 +74,10 @@ class Loads:
         """As answered last; None: unknown."""
         return self._loads.get(model)
 
+    def awaited(self, model: ObjectKey) -> bool:
+        """Whether the model is to be asked about and was not yet; ``changed`` will tell of it."""
+        return model in self._scaled() and model not in self._loads
+
     def missing(self, model: ObjectKey, *, unknown: bool) -> bool:
         """Whether the load has been unknown for longer than is borne; ``unknown`` says whether it is now."""
         now_s = self._clock()
@@ -88,7 +92,8 @@ class Loads:
         self._known_at_s.pop(model, None)
 
     async def run(self) -> None:
-        """Ask for ever."""
+        """Ask for ever. The first round is asked at once: nothing is known before it."""
+        spread = False
         while True:
             began_s = self._clock()
             models = sorted(self._scaled())
@@ -96,13 +101,15 @@ class Loads:
             slots = asyncio.Semaphore(AT_A_TIME)
             async with asyncio.TaskGroup() as questions:
                 for place, model in enumerate(models):
-                    await self._until(began_s + self._poll_s * place / len(models))
+                    if spread:
+                        await self._until(began_s + self._poll_s * place / len(models))
                     await slots.acquire()
                     if self._failed < GIVE_UP_AFTER:
                         questions.create_task(self._ask(model, slots), name="ask-load")
                     else:
                         slots.release()
                         self._take(model, None)
+            spread = spread or bool(models)
             await self._until(began_s + (self._poll_s if models else min(NOBODY_YET_S, self._poll_s)))
 
     async def _until(self, due_s: float) -> None:

@@ -61,9 +61,26 @@ class ModelReconciler:
         statuses: StatusWriter,
         metrics: Metrics,
         max_view_age_s: float,
+        first_loads_until_s: float,
         clock: Callable[[], float],
         wall: Callable[[], datetime],
     ) -> None:
+        """Take the parts.
+
+        Args:
+            view: What is seen.
+            api: Where scales, costs and statuses are written.
+            extender: For headroom and workers.
+            scaler: How many replicas there should be.
+            scales: What the workloads are told.
+            loads: The last load of each model.
+            statuses: What was written when.
+            metrics: What is counted.
+            max_view_age_s: What is older is not acted upon.
+            first_loads_until_s: Until then a model is looked at only once its load was asked for.
+            clock: Monotonic seconds.
+            wall: For the times of conditions.
+        """
         self._view = view
         self._api = api
         self._extender = extender
@@ -73,6 +90,7 @@ class ModelReconciler:
         self._statuses = statuses
         self._metrics = metrics
         self._max_view_age_s = max_view_age_s
+        self._first_loads_until_s = first_loads_until_s
         self._costs_written = CostsWritten(clock)
         self._troubles = Troubles()
         self._clock = clock
@@ -91,6 +109,8 @@ class ModelReconciler:
             return None
         if not isinstance(resource.resource, InferenceModel):
             return await self._refused(resource)
+        if self._clock() < self._first_loads_until_s and self._loads.awaited(key):
+            return None  # at the start its first load is near: one look and one status instead of two
         facts = await self._facts(resource, resource.resource)
         plans = await self._plans(facts)
         again_s = [await self._act(facts, role, plans.get(role.role.name)) for role in facts.roles]
