@@ -150,7 +150,11 @@ class WorkerView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleLoad:
-    """What the workers of one role have to do now; sums are over reporting workers."""
+    """What the workers of one role have to do now.
+
+    Sums are over reporting workers: where some of them leave a figure out, it is stretched over these, but for those
+    that were heard first within a report's time-out. A figure that fewer than half of them tell is unknown.
+    """
 
     role: str
     workers: int

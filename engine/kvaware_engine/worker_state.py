@@ -53,6 +53,7 @@ class WorkerState:
         "at_s",
         "awaited_since_s",
         "gone",
+        "heard_since_s",
         "place",
     )
 
@@ -68,6 +69,8 @@ class WorkerState:
         """Another incarnation: its KV pool is empty and its counters begin at 0."""
         self.at_s = -inf
         """Of the youngest observation."""
+        self.heard_since_s = inf
+        """Of the oldest observation; infinity before."""
         self.awaited_since_s: float | None = None
         """Since when it was Ready and nothing was heard of it, as far as somebody looked."""
         self._seq: int | None = None
@@ -121,6 +124,7 @@ class WorkerState:
                 if histogram is not None:
                     taken |= self._observe(name, histogram, at_s)
         self.at_s = max(self.at_s, at_s)
+        self.heard_since_s = min(self.heard_since_s, at_s)
         return taken
 
     def _count(self, name: str, count: float, at_s: float) -> bool:

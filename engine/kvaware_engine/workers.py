@@ -141,20 +141,32 @@ class Workers:
         known = [state for state in states if not self._just_came(state, now_s=now_s)]
         states = known if reporting else states
 
+        def covered(told: Sequence[Any]) -> bool:
+            """Whether at least half tell: fewer say nothing of the role, and unknown is not 0."""
+            return bool(told) and 2 * len(told) >= len(reporting)
+
+        def total(value_of: Callable[[WorkerState], float | None]) -> float | None:
+            told = [value for state in reporting if (value := value_of(state)) is not None]
+            if not covered(told):
+                return None
+            # Those that report and leave this out have as much to do as the others; but for new ones, see above.
+            untold = sum(value_of(state) is None and not self._is_new(state, now_s=now_s) for state in reporting)
+            return sum(told) * (1 + untold / len(told))
+
         def figure(name: str) -> int | None:
-            return cast("int | None", _total(state.passing(name, since_s=since_s) for state in reporting))
+            value = total(lambda state: cast("int | None", state.passing(name, since_s=since_s)))
+            return None if value is None else round(value)
 
         def rate(name: str) -> float | None:
-            return _total(state.rate_per_s(name, since_s=since_s) for state in reporting)
+            return total(lambda state: state.rate_per_s(name, since_s=since_s))
 
         def p99_ms(name: str) -> float | None:
             growths = [growth for state in reporting if (growth := state.buckets(name, since_s=since_s)) is not None]
-            seconds = quantile_s(growths, _P99)
+            seconds = quantile_s(growths, _P99) if covered(growths) else None
             return None if seconds is None else seconds * _MS_PER_S
 
         usages = [usage for state in reporting if (usage := state.kv_pool(since_s=since_s)[1]) is not None]
-        queried = _total(state.increase("prefix_queried_tokens", since_s=since_s) for state in reporting)
-        hit = _total(state.increase("prefix_hit_tokens", since_s=since_s) for state in reporting)
+        reuses = [reuse for state in reporting if (reuse := _reuse(state, since_s=since_s)) is not None]
         return RoleLoad(
             role=role,
             workers=len(states),
@@ -162,12 +174,12 @@ class Workers:
             waiting=figure("waiting"),
             running=figure("running"),
             queued_tokens=figure("queued_tokens"),
-            kv_usage_ratio=sum(usages) / len(usages) if usages else None,
+            kv_usage_ratio=sum(usages) / len(usages) if covered(usages) else None,
             requests_per_s=rate("finished_requests"),
             prompt_tokens_per_s=rate("prompt_tokens"),
             generation_tokens_per_s=rate("generation_tokens"),
             preemptions_per_s=rate("preemptions"),
-            prefix_hit_ratio=_ratio(hit, queried),
+            prefix_hit_ratio=_hit_ratio(reuses) if covered(reuses) else None,
             ttft_p99_ms=p99_ms("ttft"),
             tpot_p99_ms=p99_ms("tpot"),
             age_s=max((now_s - state.at_s for state in reporting), default=None),
@@ -181,6 +193,10 @@ class Workers:
         if state.awaited_since_s is None:
             state.awaited_since_s = now_s
         return now_s - state.awaited_since_s <= self._settings.report_timeout_s
+
+    def _is_new(self, state: WorkerState, *, now_s: float) -> bool:
+        """Whether it was heard first less than a report's time-out ago."""
+        return now_s - state.heard_since_s <= self._settings.report_timeout_s
 
     def _view(self, state: WorkerState, *, now_s: float) -> WorkerView:
         place = state.place
@@ -232,20 +248,19 @@ class Workers:
         return (timeout_s - age_s) / (timeout_s - interval_s)
 
 
-def _total(values: Iterable[float | None]) -> float | None:
-    """Of what is known; None where nothing is."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known else None
-
-
 def _usual(products: Iterable[str | None]) -> str | None:
     """What most have, ties by name; None where nobody's is known."""
     counts = Counter(product for product in products if product is not None)
     return min(counts, key=lambda product: (-counts[product], product), default=None)
 
 
-def _ratio(part: float | None, whole: float | None) -> float | None:
-    """None where the whole is unknown or nothing: 0 of 0 says nothing (ai-dynamo/dynamo#6985)."""
-    if part is None or not whole:
-        return None
-    return min(1.0, part / whole)
+def _reuse(state: WorkerState, *, since_s: float) -> tuple[float, float] | None:
+    """Tokens that were found and those that were asked for in the window; None: not both are told."""
+    hit, queried = (state.increase(f"prefix_{name}_tokens", since_s=since_s) for name in ("hit", "queried"))
+    return None if hit is None or queried is None else (hit, queried)
+
+
+def _hit_ratio(reuses: Sequence[tuple[float, float]]) -> float | None:
+    """Of all together; None where nothing was asked for: 0 of 0 says nothing (ai-dynamo/dynamo#6985)."""
+    hit, queried = (sum(part) for part in zip(*reuses, strict=True))
+    return min(1.0, hit / queried) if queried else None

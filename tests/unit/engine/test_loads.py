@@ -6,7 +6,7 @@ import pytest
 
 from kvaware_engine import LatencyHistogram, ObjectKey, RoleLoad, Workers, WorkerSettings
 from kvaware_engine.counters import BucketGrowth, CounterWindow, quantile_s
-from kvaware_testing.worker_builders import MODEL, counted, latencies, place, scrape
+from kvaware_testing.worker_builders import MODEL, counted, heartbeat, latencies, place, scrape
 
 
 def workers_of(*names: str, role: str = "both") -> Workers:
@@ -88,6 +88,66 @@ def test_sums_are_over_those_that_tell():
     assert (seen.workers, seen.reporting, seen.waiting, seen.running) == (3, 2, 3, 10)
     assert seen.kv_usage_ratio == pytest.approx(0.4)
     assert seen.age_s == 4  # of the oldest that counts
+
+
+def fleet_after(tellers: int, silent: int, *, until_s: int = 80) -> Workers:
+    """So many workers that tell everything, and so many whose heartbeats say nothing but that they live."""
+    loud, quiet = [f"ml:t{number}:0" for number in range(tellers)], [f"ml:q{number}:0" for number in range(silent)]
+    workers = workers_of(*loud, *quiet)
+    for at_s in range(0, until_s + 1, 10):
+        queried = {"prefix_queried_tokens": 100.0 * at_s, "prefix_hit_tokens": 30.0 * at_s}
+        told = counted(
+            prompt=100.0 * at_s, answer=20.0 * at_s, requests=at_s, ttft=latencies(at_s, at_s, at_s, at_s), **queried
+        )
+        for name in loud:
+            report = scrape(name, at_s=at_s, waiting=4, running=8, kv_usage_ratio=0.5, counters=told)
+            workers.observe(report, now_s=at_s)
+        for name in quiet:
+            workers.observe(heartbeat(name, seq=at_s, at_s=at_s), now_s=at_s)
+    return workers
+
+
+def test_what_fewer_than_half_tell_is_unknown():
+    """Three of four live by heartbeats alone: the rates of one would look like an idle role, and scale it down."""
+    seen = load(fleet_after(1, 3), now_s=80)
+    assert (seen.workers, seen.reporting) == (4, 4)
+    assert (seen.waiting, seen.running, seen.kv_usage_ratio) == (None, None, None)
+    assert (seen.requests_per_s, seen.prompt_tokens_per_s, seen.generation_tokens_per_s) == (None, None, None)
+    assert (seen.prefix_hit_ratio, seen.ttft_p99_ms) == (None, None)
+
+
+def test_sums_that_half_tell_are_stretched_over_those_that_report():
+    """What two of four count is half of the traffic, not all of it."""
+    seen = load(fleet_after(2, 2), now_s=80)
+    assert (seen.waiting, seen.running, seen.kv_usage_ratio) == (16, 32, 0.5)
+    assert seen.prompt_tokens_per_s == pytest.approx(400)
+    assert seen.prefix_hit_ratio == pytest.approx(0.3)
+
+
+def test_a_worker_seen_once_neither_tells_a_rate_nor_doubles_it():
+    """It has hardly had requests; with three of them beside one that counts, how much comes is not known."""
+    workers = fleet_after(1, 0)
+    workers.expect("ml:n0:0", place("ml:n0:0"))
+    workers.observe(scrape("ml:n0:0", at_s=80, running=0, counters=counted(prompt=0)), now_s=80)
+    assert load(workers, now_s=80).prompt_tokens_per_s == pytest.approx(100)
+    for number in (1, 2):
+        workers.expect(f"ml:n{number}:0", place(f"ml:n{number}:0"))
+        workers.observe(scrape(f"ml:n{number}:0", at_s=80, running=0, counters=counted(prompt=0)), now_s=80)
+    seen = load(workers, now_s=80)
+    assert (seen.running, seen.prompt_tokens_per_s) == (8, None)
+    for number in range(3):
+        workers.observe(scrape(f"ml:n{number}:0", at_s=85, running=0, counters=counted(prompt=0)), now_s=85)
+    assert load(workers, now_s=85).prompt_tokens_per_s == pytest.approx(100), "told twice that it stands still: 0"
+
+
+def test_a_hit_ratio_is_of_those_that_tell_both_of_its_figures():
+    """Hits of one over the queries of two would be half of the truth."""
+    workers = workers_of("ml:a:0", "ml:b:0")
+    for at_s in (0, 10):
+        both = counted(prefix_queried_tokens=100.0 * at_s, prefix_hit_tokens=60.0 * at_s)
+        workers.observe(scrape("ml:a:0", at_s=at_s, counters=both), now_s=at_s)
+        workers.observe(scrape("ml:b:0", at_s=at_s, counters=counted(prefix_queried_tokens=100.0 * at_s)), now_s=at_s)
+    assert load(workers, now_s=10).prefix_hit_ratio == pytest.approx(0.6)
 
 
 @pytest.mark.parametrize(
