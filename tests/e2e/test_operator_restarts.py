@@ -127,42 +127,6 @@ def test_an_operator_killed_between_deletion_costs_and_scale_is_succeeded_rightl
     assert len(done) <= 2, [call.request for call in done]
 
 
-def test_the_api_server_is_away_for_half_a_minute(
-    control_plane: ControlPlane, world: OperatorWorld, sandbox: Sandbox, server: ModelServer
-) -> None:
-    """The operator stays alive, says that it is not ready, asks seldom, does not rush back, and then goes on."""
-    # given
-    sandbox.add_nodes("a", gpus=4)
-    model = ScaledModel(sandbox, "llama", server=server)
-    model.start(replicas=1, most=3, windows=SLOW_DOWN)
-    server.say(running=1)
-    model.wait_condition("Ready")
-    pid = world.operator.process.pid
-    # when
-    control_plane.stop("kube-apiserver")
-    away_since_s = time.monotonic()
-    try:
-        server.say(running=1, waiting=QUEUE)
-        eventually(world.operator.not_ready, 30, "readiness says so", every_s=0.5)
-        time.sleep(max(0.0, away_since_s + 30 - time.monotonic()))  # the measure: what it asks in half a minute
-    finally:
-        during = world.proxy.calls_since(away_since_s)
-        back_at_s = time.monotonic()
-        control_plane.start("kube-apiserver")
-    # then
-    assert world.operator.process.pid == pid
-    assert world.operator.live()
-    # each of some ten watches backs off to a try in ten seconds
-    assert len(during) <= 150, f"{len(during)} requests in half a minute"
-    # placing the pods is kube-scheduler's, which looks for the API server again every 30 s
-    eventually(lambda: model.wanted() == 3, 60, "it scales again")
-    eventually(lambda: not world.operator.not_ready(), 30, "ready again")
-    assert world.operator.process.pid == pid
-    after = world.proxy.calls_since(back_at_s)
-    rate = len(after) / (time.monotonic() - back_at_s)
-    assert rate <= 15, f"{rate:.1f} requests a second afterwards"
-
-
 def test_of_two_operators_one_acts_and_the_other_takes_over_when_it_is_killed(
     control_plane: ControlPlane, world: OperatorWorld, sandbox: Sandbox, server: ModelServer, tmp_path: Path
 ) -> None:
@@ -200,6 +164,42 @@ def test_of_two_operators_one_acts_and_the_other_takes_over_when_it_is_killed(
     finally:
         first.stop()
         second.stop()
+
+
+def test_the_api_server_is_away_for_half_a_minute(
+    control_plane: ControlPlane, world: OperatorWorld, sandbox: Sandbox, server: ModelServer
+) -> None:
+    """The operator stays alive, says that it is not ready, asks seldom, does not rush back, and then goes on."""
+    # given
+    sandbox.add_nodes("a", gpus=4)
+    model = ScaledModel(sandbox, "llama", server=server)
+    model.start(replicas=1, most=3, windows=SLOW_DOWN)
+    server.say(running=1)
+    model.wait_condition("Ready")
+    pid = world.operator.process.pid
+    # when
+    control_plane.stop("kube-apiserver")
+    away_since_s = time.monotonic()
+    try:
+        server.say(running=1, waiting=QUEUE)
+        eventually(world.operator.not_ready, 30, "readiness says so", every_s=0.5)
+        time.sleep(max(0.0, away_since_s + 30 - time.monotonic()))  # the measure: what it asks in half a minute
+    finally:
+        during = world.proxy.calls_since(away_since_s)
+        back_at_s = time.monotonic()
+        control_plane.start("kube-apiserver")
+    # then
+    assert world.operator.process.pid == pid
+    assert world.operator.live()
+    # each of some ten watches backs off to a try in ten seconds
+    assert len(during) <= 150, f"{len(during)} requests in half a minute"
+    # placing the pods is kube-scheduler's, which looks for the API server again every 30 s
+    eventually(lambda: model.wanted() == 3, 60, "it scales again")
+    eventually(lambda: not world.operator.not_ready(), 30, "ready again")
+    assert world.operator.process.pid == pid
+    after = world.proxy.calls_since(back_at_s)
+    rate = len(after) / (time.monotonic() - back_at_s)
+    assert rate <= 15, f"{rate:.1f} requests a second afterwards"
 
 
 def _folder(parent: Path, name: str) -> Path:

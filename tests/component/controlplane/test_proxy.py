@@ -1,5 +1,6 @@
 """The proxy that e2e tests put between two processes: here between a client and a small server of our own."""
 
+import asyncio
 import concurrent.futures
 import ssl
 import time
@@ -87,6 +88,34 @@ async def test_a_held_request_reaches_nobody_until_it_is_let_go(proxy: Proxy) ->
                         pass
                 assert held.result() == 201
     assert len(proxy.calls("/bind")) == 1
+
+
+async def test_a_request_that_is_lost_on_its_way_is_never_passed_on(proxy: Proxy) -> None:
+    """Whoever asked died meanwhile, or hears a 502; the upstream never heard of it."""
+    async with aiohttp.ClientSession() as session:
+        with proxy.held("/scale", method="PUT") as hold:
+            asked = asyncio.create_task(session.put(f"{proxy.url}/scale", data=b"{}"))
+            await asyncio.to_thread(hold.wait_arrived, 10)
+            hold.lose()
+            async with await asked as answer:
+                assert answer.status == 502
+    assert proxy.calls("/scale", method="PUT") == []
+
+
+async def test_every_call_is_counted_from_a_moment_on_watches_and_failures_too(proxy: Proxy) -> None:
+    """What a client does while its server is away is what a test of that looks at."""
+    async with aiohttp.ClientSession() as session:
+        async with session.get(f"{proxy.url}/before"):
+            pass
+        since_s = time.monotonic()
+        async with session.get(f"{proxy.url}/pods?watch=1") as answer:
+            await answer.read()
+    (call,) = proxy.calls_since(since_s)
+    assert (call.path, call.watch, call.status) == ("/pods", True, 200)
+    with Proxy("http://127.0.0.1:9") as away:
+        async with aiohttp.ClientSession() as session, session.get(f"{away.url}/pods"):
+            pass
+        assert [call.status for call in away.calls_since(0.0)] == [502]
 
 
 async def test_a_delayed_reply_comes_after_the_deed(proxy: Proxy) -> None:
