@@ -1,12 +1,18 @@
-"""When each of many targets is scraped: at its own pace, spread, a bounded number at a time, dead ones seldom."""
+"""When each of many targets is scraped: at its own pace, spread, a bounded number at a time, dead ones seldom.
+
+Places are shared between the owners of the targets.
+"""
 
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Never, Protocol, TypeVar
 
 import structlog
+
+from kvaware_cluster.fair_queue import FairQueue
 
 __all__ = ["Pace", "ScrapeLoop"]
 
@@ -53,7 +59,15 @@ class ScrapeLoop(Generic[K]):
     It has one owner, which awaits ``run``; the rest is called in the same loop.
     """
 
-    def __init__(self, name: str, scrape: Callable[[K], Awaitable[bool]], *, pace: Pace, rng: random.Random) -> None:
+    def __init__(
+        self,
+        name: str,
+        scrape: Callable[[K], Awaitable[bool]],
+        *,
+        pace: Pace,
+        rng: random.Random,
+        owner: Callable[[K], Hashable] = lambda _: None,
+    ) -> None:
         """Scrape nothing yet.
 
         Args:
@@ -62,13 +76,15 @@ class ScrapeLoop(Generic[K]):
                 time by itself; what it raises is logged.
             pace: How often.
             rng: For jitter.
+            owner: Whose a target is: while others wait, no owner's targets take more places than theirs.
         """
         self._name = name
         self._scrape = scrape
         self._pace = pace
         self._rng = rng
         self._targets: dict[K, _Target[K]] = {}
-        self._due: asyncio.Queue[_Target[K]] = asyncio.Queue()  # at most one entry per target
+        self._owner = owner
+        self._due: FairQueue[Hashable, _Target[K]] = FairQueue()  # at most one entry per target
 
     def add(self, key: K) -> None:
         """Scrape this target from now on; one that is known stays as it is."""
@@ -102,19 +118,24 @@ class ScrapeLoop(Generic[K]):
     async def _work(self) -> None:
         while True:
             target = await self._due.get()
-            if not self._is_current(target):
-                continue  # it went while it was queued
-            target.timer = None
-            alive = True
             try:
-                alive = await self._scrape(target.key)
-                target.tried = True
-            except Exception as error:  # a fault of ours or of a listener; this target's next turn comes
-                log.exception(
-                    "scrape failed unforeseen", scrape=self._name, target=str(target.key), error=type(error).__name__
-                )
-            if self._is_current(target):
-                self._schedule(target, self._pause_s(alive=alive))
+                if self._is_current(target):  # else it went while it was queued
+                    await self._turn(target)
+            finally:
+                self._due.done(self._owner(target.key))
+
+    async def _turn(self, target: _Target[K]) -> None:
+        target.timer = None
+        alive = True
+        try:
+            alive = await self._scrape(target.key)
+            target.tried = True
+        except Exception as error:  # a fault of ours or of a listener; this target's next turn comes
+            log.exception(
+                "scrape failed unforeseen", scrape=self._name, target=str(target.key), error=type(error).__name__
+            )
+        if self._is_current(target):
+            self._schedule(target, self._pause_s(alive=alive))
 
     def _is_current(self, target: _Target[K]) -> bool:
         return self._targets.get(target.key) is target
@@ -124,4 +145,5 @@ class ScrapeLoop(Generic[K]):
         return interval_s * (1 + self._pace.interval_jitter_ratio * (2 * self._rng.random() - 1))
 
     def _schedule(self, target: _Target[K], wait_s: float) -> None:
-        target.timer = asyncio.get_running_loop().call_later(wait_s, self._due.put_nowait, target)
+        loop = asyncio.get_running_loop()
+        target.timer = loop.call_later(wait_s, partial(self._due.put, target, group=self._owner(target.key)))

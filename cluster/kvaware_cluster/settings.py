@@ -102,9 +102,11 @@ class WorkerScrapeSettings:
     body_bytes: Annotated[int, Field(ge=1024, le=2**30)] = 4 * 2**20
     """A longer answer is an error. vLLM 0.32 writes 58 kB for each data-parallel rank."""
     concurrency: Annotated[int, Field(ge=1, le=1024)] = 64
-    """Scrapes at a time. A dead server takes one place for the time-out."""
+    """Scrapes at a time. A dead server takes one place for the time-out. While others wait, a namespace takes no more
+    places than they do."""
     missed_limit: Annotated[int, Field(ge=1, le=1000)] = 3
-    """After so many failed scrapes in a row a server counts as dead and is asked seldom."""
+    """After so many failed scrapes, less half of the good ones, a server counts as dead and is asked seldom: soon when
+    it never answers, in time when it misses more than a third."""
     slow_after_misses_interval_s: Seconds = 30.0
     """Between two scrapes of a dead server, so that dead ones do not starve the others."""
 
@@ -146,10 +148,16 @@ class DiscoverySettings:
 class WorkloadWatchSettings:
     """How the kinds that scaleTargetRefs name are watched."""
 
+    kinds_max: Annotated[int, Field(ge=1, le=1000)] = 32
+    """Kinds that are watched at a time. Specs can name any that the cluster serves; the scales of further ones are
+    polled."""
+    absent_again_s: Seconds = 60.0
+    """A kind that is not served, or has no scale, is looked for this seldom. All of them together cost one list of the
+    API versions, and one of the kinds of each version that is served."""
     backoff_first_s: Seconds = 1.0
     """Wait after the first failure; doubles with each further one."""
     backoff_max_s: Seconds = 60.0
-    """Longest wait: a kind that cannot be watched (missing, or no right to it) is tried this seldom."""
+    """Longest wait: a kind that may not be listed is tried this seldom."""
     retry_after_max_s: Seconds = 60.0
     """Longest Retry-After that is followed."""
     watch_min_s: Seconds = 1.0

@@ -19,8 +19,10 @@ from kvaware_engine.reports import WorkerReport
 
 __all__ = ["WorkerScraper"]
 
-LARGE_CHARACTERS: Final = 2**18
-"""A longer text is read in a thread: four ranks of a vLLM, some 3 ms."""
+LARGE_CHARACTERS: Final = 2**16
+"""A longer text is read in a thread: more than one rank of a vLLM, which writes 58 kB."""
+FORGIVEN: Final = 0.5
+"""Misses that a good scrape makes up for: who misses more than a third in the long run is slowed down."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -34,8 +36,9 @@ class ReadMetrics(Protocol):
 @dataclass(slots=True)
 class _Scraped:
     target: ScrapeTarget
-    missed: int = 0
-    """Failed scrapes in a row."""
+    missed: float = 0.0
+    """Failed scrapes, less half of the good ones since; up to ``missed_limit``, so that one good scrape is enough after
+    an outage. Counted in a row, who answers every third time would take a place for two time-outs again and again."""
     trouble: str = ""
     """Of the last scrape; empty: it went well."""
 
@@ -73,7 +76,9 @@ class WorkerScraper:
         self._reported = reported
         self._pods: dict[ObjectKey, _Scraped] = {}
         rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
-        self._loop: ScrapeLoop[ObjectKey] = ScrapeLoop("worker-scrape", self._turn, pace=self._settings, rng=rng)
+        self._loop: ScrapeLoop[ObjectKey] = ScrapeLoop(
+            "worker-scrape", self._turn, pace=self._settings, rng=rng, owner=lambda pod: pod.namespace
+        )
         membership.on_target(self._target_changed)
 
     async def run(self) -> Never:
@@ -104,7 +109,7 @@ class WorkerScraper:
             return True  # it went, or is another incarnation, while it answered
         if scraped.trouble:
             log.info("worker answers again", namespace=pod.namespace, pod=pod.name)
-        scraped.missed, scraped.trouble = 0, ""
+        scraped.missed, scraped.trouble = max(0.0, scraped.missed - FORGIVEN), ""
         ranks = [split[1] for report in reports if (split := split_worker(report.worker)) is not None]
         self._membership.scraped(pod, ranks, incarnation=scraped.target.incarnation)
         for report in reports:
@@ -128,7 +133,7 @@ class WorkerScraper:
         return parse() if len(text) <= LARGE_CHARACTERS else await asyncio.to_thread(parse)
 
     def _miss(self, scraped: _Scraped, trouble: str) -> None:
-        scraped.missed += 1
+        scraped.missed = min(scraped.missed + 1, float(self._settings.missed_limit))
         if scraped.trouble != trouble:
             scraped.trouble = trouble
             pod = scraped.target.pod

@@ -55,10 +55,10 @@ class Scraping:
             reported=self._reported,
         )
 
-    def model(self, port: int) -> None:
+    def model(self, port: int, *, namespace: str = "ml") -> None:
         """The model llama, whose workers say on this port what they do."""
         model = ModelObservation(
-            key=ObjectKey("ml", "llama"),
+            key=ObjectKey(namespace, "llama"),
             uid="u-m",
             model_id="m",
             revision="",
@@ -67,11 +67,11 @@ class Scraping:
         )
         self.membership.changed(Change(Kind.INFERENCE_MODEL, model.key, None, model))
 
-    def pod(self, name: str = "p-0", *, started_at: str = "t1", **changes: Any) -> None:
+    def pod(self, name: str = "p-0", *, namespace: str = "ml", started_at: str = "t1", **changes: Any) -> None:
         """A Ready pod of that model on this machine."""
         pod = WorkerPod(
             uid=f"u-{name}",
-            key=ObjectKey("ml", name),
+            key=ObjectKey(namespace, name),
             role=None,
             node="n1",
             finished=False,
@@ -210,6 +210,64 @@ async def test_dead_workers_do_not_starve_the_others(reader, clock):
         assert {key.name for key in seen.scraper.troubles()} <= {f"dead-{number}" for number in range(4)}
 
 
+async def test_a_worker_that_answers_every_third_time_is_slowed_down(reader, clock):
+    """Its good answers would start a count of failures in a row over, and it takes a place for two time-outs of three.
+
+    2 missed, less half for the answer, 2 missed: 3.5, above the limit of 3.
+    """
+    asked = 0
+
+    async def read(address: str, **how: Any) -> str:
+        nonlocal asked
+        if address.startswith("127.0.0.2"):
+            asked += 1
+            if asked % 3:
+                raise WorkerError("no whole answer")
+            return "vllm:num_requests_running 1\n"
+        return await reader.read(address, **how)
+
+    async with (
+        FakeWorker(clock=clock).serve() as url,
+        scraping(read, clock, missed_limit=3, slow_after_misses_interval_s=3600) as seen,
+    ):
+        seen.model(port_of(url))
+        seen.pod("flaky", ip="127.0.0.2")
+        seen.pod()
+        async with asyncio.timeout(10):
+            while asked < 5:  # noqa: ASYNC110  # a miss is told to nobody
+                await asyncio.sleep(0.002)
+        told = len(seen.reports)
+        await seen.until(lambda: len(seen.reports) >= told + 10)
+    assert asked == 5
+
+
+async def test_a_namespace_of_slow_pods_leaves_places_to_others(clock):
+    """Some 100 pods that answer at the last moment, or not, held every place for scrapes."""
+    full = asyncio.Event()
+    ends: list[asyncio.Event] = []
+
+    async def read(address: str, **how: Any) -> str:
+        if address.startswith("127.0.0.2"):
+            ends.append(asyncio.Event())
+            if len(ends) == 4:
+                full.set()
+            await ends[-1].wait()
+        return "vllm:num_requests_running 1\n"
+
+    async with scraping(read, clock, concurrency=4) as seen:
+        seen.model(8000)
+        seen.model(8000, namespace="slow")
+        for number in range(100):
+            seen.pod(f"p-{number}", namespace="slow", ip="127.0.0.2")
+        async with asyncio.timeout(10):
+            await full.wait()
+            seen.pod()
+            while "ml" not in seen.scraper._loop._due._waiting:  # noqa: ASYNC110  # that one is due is told to nobody
+                await asyncio.sleep(0.002)
+        ends[0].set()
+        await seen.until(lambda: any(report.worker == "ml:p-0:0" for report in seen.reports))
+
+
 async def test_only_so_many_are_asked_at_a_time(clock):
     at_once, most = 0, 0
     hold = asyncio.Event()
@@ -283,7 +341,7 @@ async def test_a_listener_that_raises_does_not_end_the_scrapes(reader, clock, lo
 
 
 async def test_a_long_text_is_read_in_a_thread(clock, monkeypatch):
-    """Megabytes of lines would hold the loop that answers kube-scheduler."""
+    """66 kB, more than one rank of a vLLM writes: lines of others would hold the loop that answers kube-scheduler."""
     threads: list[str] = []
     to_thread = asyncio.to_thread
 
@@ -292,7 +350,7 @@ async def test_a_long_text_is_read_in_a_thread(clock, monkeypatch):
         return await to_thread(function, *arguments)
 
     async def read(address: str, **how: Any) -> str:
-        return "# a comment\n" * 30_000 + "vllm:num_requests_running 1\n"
+        return "# a comment\n" * 5_500 + "vllm:num_requests_running 1\n"
 
     monkeypatch.setattr(asyncio, "to_thread", noting)
     async with scraping(read, clock) as seen:
