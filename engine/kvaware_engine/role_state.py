@@ -4,6 +4,7 @@ from collections import deque
 from typing import Final
 
 from kvaware_engine.learning import Lessons
+from kvaware_engine.reports import RoleLoad
 from kvaware_engine.scaling_words import ScalingRequest
 from kvaware_engine.settings import ScalingSettings
 from kvaware_engine.stabilizer import AskedWindow
@@ -47,8 +48,8 @@ class RoleState:
         self._replicas: int | None = None
         self._added_at_s: float | None = None
         self._unready_since_s: float | None = None
-        self._queue: deque[tuple[float, float]] = deque()
-        """Time and requests waiting."""
+        self._queue: deque[tuple[float, float, int]] = deque()
+        """Time, requests waiting, and workers that told of them."""
 
     def see(self, request: ScalingRequest, *, now_s: float) -> None:
         """Follow replicas and readiness, whoever changed them. Seeing the same again changes nothing."""
@@ -85,8 +86,13 @@ class RoleState:
         stuck = request.replicas - request.ready_replicas
         return stuck if now_s - since_s >= settings.start_grace_s and stuck <= request.ready_replicas else 0
 
-    def queue_drains(self, waiting: float | None, settings: ScalingSettings, *, now_s: float) -> bool:
-        """Whether the queue became so much shorter lately that it will be gone in time."""
+    def queue_drains(self, load: RoleLoad, settings: ScalingSettings, *, now_s: float) -> bool:
+        """Whether the queue became so much shorter lately that it will be gone in time.
+
+        What waited at workers that do not report any more was not served: of a queue of before, the share of those
+        that stay is compared.
+        """
+        waiting = load.waiting
         if waiting is None:
             self._queue.clear()
             return False
@@ -94,9 +100,10 @@ class RoleState:
             self._queue.popleft()
         drains = False
         if self._queue and now_s - self._queue[0][0] >= _QUEUE_LEAST_S:
-            since_s, then = self._queue[0]
+            since_s, then, workers = self._queue[0]
+            then *= min(1.0, load.reporting / workers)
             drained_per_s = (then - waiting) / (now_s - since_s)
             drains = drained_per_s > 0 and waiting / drained_per_s <= settings.queue_drain_s
         if not self._queue or now_s - self._queue[-1][0] >= _QUEUE_SPACING_S:
-            self._queue.append((now_s, waiting))
+            self._queue.append((now_s, waiting, max(1, load.reporting)))
         return drains

@@ -91,7 +91,7 @@ class Scaler:
             return None
         settings, rules = self._settings, request.rules
         serving = float(max(1, request.ready_replicas))
-        drains = state.queue_drains(load.waiting, settings, now_s=now_s)
+        drains = state.queue_drains(load, settings, now_s=now_s)
         heard = (
             queue_signal(load, serving=serving, rules=rules, drains=drains, settings=settings),
             objective_signal(load, serving=serving, rules=rules, settings=settings),

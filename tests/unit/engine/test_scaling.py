@@ -95,6 +95,20 @@ def test_a_queue_that_gets_shorter_by_itself_asks_for_nothing():
     assert answer.target == 1
 
 
+def test_a_queue_that_left_with_its_servers_did_not_get_shorter():
+    """50 wait at each of 4 servers; two are gone: 100 are fewer than 200, and nothing moved."""
+    on = scaler()
+    for second, workers in [(0, 4), (10, 4), (20, 4), (30, 2)]:
+        load = role_load(workers=workers, waiting=50 * workers, running=8 * workers)
+        answer = on.plan(wanting(load, replicas=workers, rules=AT_ONCE, headroom=ROOMY), now_s=second)
+    assert answer.reason is ScalingReason.QUEUE_GROWS
+    # and those that stay may drain theirs: from 100 to 40 in 20 s
+    for second, waiting in [(40, 70), (50, 40)]:
+        load = role_load(workers=2, waiting=waiting, running=16)
+        answer = on.plan(wanting(load, replicas=2, rules=AT_ONCE, headroom=ROOMY), now_s=second)
+    assert "queue_replicas" not in answer.terms
+
+
 def test_token_rates_above_capacity_ask_for_replicas():
     """1,400 answer tokens/s at 533 each: 2.6 → 3."""
     answer = plan(wanting(decoding(1400), rules=AT_ONCE, headroom=ROOMY))
