@@ -17,7 +17,6 @@ from kvaware_testing.controlplane.operator_process import OperatorProcess
 from kvaware_testing.controlplane.sandbox import Sandbox
 from kvaware_testing.controlplane.scaled_model import ScaledModel
 from kvaware_testing.controlplane.workers_under_kwok import ModelServer, Worker, beating, model_server, pod_token
-from kvaware_testing.repository import REPOSITORY
 
 __all__ = ["EXTENDER_SETTINGS", "show_scaling"]
 
@@ -45,8 +44,6 @@ POOL: Final = {"block_size": 16, "kv_blocks_total": 10_000, "running": 0, "waiti
 def show_scaling(out: Console, plane: ControlPlane, extender: ExtenderProcess, folder: Path) -> None:
     """Start the operator beside the extender and its kube-scheduler, and let one model have a busy minute."""
     print_rule(out, "a model gets hot, and quiet again")
-    for manifest in ("extender-tokens.yaml", "scale-targets.yaml"):
-        plane.apply_file(REPOSITORY / "tests" / "e2e" / "manifests" / manifest)
     plane.apply(*Helm(plane.binaries["helm"], folder).render(more=["--show-only=templates/operator/rbac.yaml"]))
     kubeconfig = plane.service_account_kubeconfig("kvaware-system", "kvaware-operator")
     operator = OperatorProcess(folder, kubeconfig, extender.api_url, config=OPERATOR_SETTINGS)
