@@ -53,6 +53,8 @@ class FakeApi:
         """Method, path, query, headers (names in lower case) of every request."""
         self.hidden: set[str] = set()
         """Kinds that are not served: 404."""
+        self.broken: set[str] = set()
+        """Paths of API versions whose server does not answer, as an aggregated API's may: listed, and 503."""
         self.forbidden: set[str] = set()
         """Kinds that may not be listed: 403; with ``:write`` behind it, kinds that may not be written."""
         self.failures: dict[str, Failure] = {}

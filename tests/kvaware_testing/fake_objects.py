@@ -62,6 +62,7 @@ class FakeKinds(Protocol):
     kinds: dict[str, FakeKind]
     objects: dict[str, dict[Key, Raw]]
     hidden: set[str]
+    broken: set[str]
     forbidden: set[str]
 
     async def put(self, kind: str, raw: Raw) -> Raw:
@@ -76,6 +77,8 @@ async def answer(api: FakeKinds, request: web.Request) -> web.Response:
         return _versions(api, parts[0])
     depth = 2 if parts[0] == "api" else 3
     prefix, rest = "/" + "/".join(parts[:depth]), parts[depth:]
+    if prefix in api.broken:
+        return status_answer(503, "ServiceUnavailable", "the server is currently unable to handle the request")
     if not rest:
         return _discovery(api, prefix)
     namespace = ""

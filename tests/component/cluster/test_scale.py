@@ -121,7 +121,7 @@ async def test_what_cannot_be_scaled_says_why(api, cluster, target: ScaleTarget,
         await cluster.read_scale(target)
     assert words in str(refused.value)
     assert isinstance(refused.value, ConfigError)
-    assert all(path.startswith(("/apis/", "/api/")) and ".." not in path for _, path, *_ in api.requests)
+    assert all(path.startswith("/api") and ".." not in path for _, path, *_ in api.requests)
 
 
 async def test_a_workload_that_is_not_there_is_not_found(api, cluster):
@@ -134,7 +134,7 @@ async def test_a_name_that_is_a_step_in_a_path_is_not_found(api, cluster, name: 
     """``scaleTargetRef.name`` is free text: it must not lead to another object's scale."""
     with pytest.raises(NotFoundError):
         await cluster.read_scale(LLAMA._replace(name=name))
-    assert [path for _, path, *_ in api.requests] == ["/apis/apps/v1"]
+    assert [path for _, path, *_ in api.requests] == ["/apis", "/apis/apps/v1"]
 
 
 async def test_discovery_is_asked_once_for_many_targets(api, cluster, clock):
@@ -157,13 +157,39 @@ async def test_many_who_ask_at_once_share_one_question(api, cluster):
     assert asked(api, "/apis/apps/v1") == 1
 
 
+async def test_a_thousand_api_versions_that_nobody_serves_cost_one_question(api, cluster, clock):
+    """Whoever may write InferenceModels names as many as they like: the API server must not pay for each."""
+    targets = [
+        LLAMA._replace(api_version=version) for i in range(500) for version in (f"bogus{i}.example/v1", f"v1alpha{i}")
+    ]
+    for _ in range(2):
+        for target in targets:
+            with pytest.raises(ScaleTargetError, match=f"it has no {target.api_version} Deployment"):
+                await cluster.read_scale(target)
+        clock.now_s += 9
+    assert [path for _, path, *_ in api.requests] == ["/apis", "/api"]
+    clock.now_s += 1
+    with pytest.raises(ScaleTargetError):
+        await cluster.read_scale(targets[0])
+    assert [path for _, path, *_ in api.requests] == ["/apis", "/api", "/apis"]
+
+
+async def test_an_api_version_that_is_listed_and_broken_is_no_fault_of_the_spec(api, cluster):
+    """An aggregated API whose server is down is still listed."""
+    with pytest.raises(ScaleTargetError):  # given: the list of versions is known
+        await cluster.read_scale(LLAMA._replace(api_version="apps/v9"))
+    api.failures["object"] = Failure(503, body={"reason": "ServiceUnavailable"})
+    with pytest.raises(UpstreamError):
+        await cluster.read_scale(LLAMA)
+
+
 async def test_a_kind_that_arrives_can_be_scaled_within_its_ttl(api, cluster, clock):
     """A CRD that is installed after the model that names it; until then nobody asks more than once in 10 s."""
     target = ScaleTarget("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", "ml", "llama")
     for _ in range(3):
         with pytest.raises(ScaleTargetError):
             await cluster.read_scale(target)
-    assert asked(api, "/apis/leaderworkerset.x-k8s.io/v1") == 1
+    assert [path for _, path, *_ in api.requests] == ["/apis"]
     # when
     api.kinds["lws"] = FakeKind(
         api_version=target.api_version, kind=target.kind, plural="leaderworkersets", scalable=True
@@ -204,9 +230,12 @@ async def test_missing_rights_are_no_statement_about_the_kind(api, cluster):
 async def test_a_discovery_that_cannot_be_read_is_an_upstream_error(api, cluster, body: dict[str, Any]):
     """Not: the kind is unknown, which would be told to the user as a fault of the spec."""
     await api.put("deployment", raw_workload())
-    api.failures["object"] = Failure(200, body=body)
-    with pytest.raises(UpstreamError, match="list of resources"):
-        await cluster.read_scale(LLAMA)
+    for expected in ("list of groups", "list of resources"):
+        api.failures["object"] = Failure(200, body=body)
+        with pytest.raises(UpstreamError, match=expected):
+            await cluster.read_scale(LLAMA)
+        with pytest.raises(ScaleTargetError):  # the list of versions is read now
+            await cluster.read_scale(LLAMA._replace(api_version="apps/v9"))
     assert (await cluster.read_scale(LLAMA)).replicas == 1
 
 
