@@ -64,6 +64,8 @@ SETTLE_AGAIN_S: Final = 0.1
 QUIET_AGAIN_S: Final = 0.2
 FIRST_LOADS_POLLS: Final = 1.5
 """Poll intervals in which every model that is there at the start was asked about once."""
+UNWATCHED_SHOWN: Final = 5
+"""Kinds that ``/readyz`` names: specs can name any number of them."""
 OTHER_WORKERS: Final = 2
 """Looks at a time at quotas, and at block groups: they only write statuses."""
 
@@ -118,7 +120,13 @@ class Operator:
         self.store = Store(source, settings=settings.store, clock=clock, kinds=KINDS, details=True)
         self.view = View(self.store, look=self.look, scaled=self._scaled)
         self.api = KubernetesApi(http, clock=clock)
-        self.workloads = WorkloadWatches(http, self.api.discovery, changed=self._workload_changed, clock=clock)
+        self.workloads = WorkloadWatches(
+            http,
+            self.api.discovery,
+            changed=self._workload_changed,
+            clock=clock,
+            settings=settings.workload_watches,
+        )
         self.scales = Scales(
             self.api,
             max_age_s=settings.scale_max_age_s,
@@ -263,11 +271,13 @@ class Operator:
             str(kind): f"the installed CRD is older than this operator and drops {', '.join(sorted(fields))}"
             for kind, fields in self.statuses.lost_fields().items()
         }
-        for workload, age_s in self.workloads.ages().items() if self._leading else ():
-            if age_s is None:
-                notes[f"{workload.api_version} {workload.kind}"] = (
-                    "cannot be watched, so its scales are read every so often"
-                )
+        unwatched = self.workloads.unwatched() if self._leading else {}
+        for workload in sorted(unwatched)[:UNWATCHED_SHOWN]:
+            notes[f"{workload.api_version} {workload.kind}"] = (
+                f"not watched, so its scales are read every so often: {unwatched[workload]}"
+            )
+        if (more := len(unwatched) - UNWATCHED_SHOWN) > 0:
+            notes["kinds of workloads that are not watched either"] = str(more)
         for kind, queue in self.queues.items():
             if queue.failing:
                 notes[f"{kind}s that could not be brought to their spec"] = str(queue.failing)

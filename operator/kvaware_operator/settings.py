@@ -7,7 +7,13 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kvaware_cluster import ExtenderClientSettings, KubernetesSettings, LeaseTiming, StoreSettings
+from kvaware_cluster import (
+    ExtenderClientSettings,
+    KubernetesSettings,
+    LeaseTiming,
+    StoreSettings,
+    WorkloadWatchSettings,
+)
 from kvaware_cluster.load import load_settings as load
 from kvaware_engine import ScalingSettings
 
@@ -88,6 +94,8 @@ class OperatorSettings:
     """How many replicas a load asks for."""
     extender: ExtenderClientSettings = field(default_factory=ExtenderClientSettings)
     """How the extender is asked."""
+    workload_watches: WorkloadWatchSettings = field(default_factory=WorkloadWatchSettings)
+    """How workloads are watched, so that nobody has to poll their scales."""
     store: StoreSettings = field(default_factory=StoreSettings)
     """How the cluster is watched. Its exporters are the extender's business: ``dcgm`` changes nothing here."""
     kubernetes: KubernetesSettings = field(default_factory=KubernetesSettings)

@@ -2,6 +2,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 
@@ -21,7 +22,9 @@ from kvaware_testing.store_harness import FakeClock, eventually
 LLAMA = ScaleTarget("apps/v1", "Deployment", "ml", "llama")
 DEPLOYMENTS = LLAMA.workload_kind
 LWS = WorkloadKind("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
-QUICK = WorkloadWatchSettings(backoff_first_s=0.005, backoff_max_s=0.02, retry_after_max_s=0.05, watch_min_s=0.02)
+QUICK = WorkloadWatchSettings(
+    absent_again_s=0.005, backoff_first_s=0.005, backoff_max_s=0.02, retry_after_max_s=0.05, watch_min_s=0.02
+)
 AT_ONCE = DiscoverySettings(ttl_s=300, absent_ttl_s=0.000001)
 
 
@@ -153,6 +156,7 @@ async def test_a_forbidden_kind_is_unknown_until_it_may_be_read(api, watches, to
     async with running(watches):
         await eventually(lambda: api.count("deployment", watch=False) >= 3)
         assert watches.ages() == {DEPLOYMENTS: None}
+        assert watches.unwatched() == {DEPLOYMENTS: "it cannot be listed"}
         assert told.targets == []
         api.forbidden.clear()
         await told.until(lambda: told.targets == [LLAMA])
@@ -165,13 +169,62 @@ async def test_a_kind_whose_crd_arrives_late_is_watched_then(api, watches, told,
     target = ScaleTarget(*LWS, "ml", "big")
     watches.want([target])
     async with running(watches):
-        await eventually(lambda: any(each["event"] == "watch interrupted" for each in logs))
+        await eventually(lambda: "it has no leaderworkerset.x-k8s.io/v1 Leader" in watches.unwatched()[LWS])
         assert watches.ages() == {LWS: None}
         api.kinds["lws"] = FakeKind(api_version=LWS.api_version, kind=LWS.kind, plural="lwsets", scalable=True)
         await api.put("lws", raw_workload("big"))
         clock.now_s += 10  # discovery is that old now
         await told.until(lambda: told.targets == [target])
     assert all(each["log_level"] != "error" for each in logs)
+
+
+async def test_kinds_that_nobody_serves_cost_next_to_nothing(api, watches, told):
+    """Any user may name a thousand of them; a GET per minute and kind would be 17 a second."""
+    await api.put("deployment", raw_workload())
+    bogus = [ScaleTarget(f"bogus{number}.example/v1", "Thing", "ml", "x") for number in range(1000)]
+    misspelt = [LLAMA._replace(kind=f"Deploymint{number}") for number in range(1000)]
+    watches.want([*bogus, *misspelt, LLAMA])
+    async with running(watches):
+        await told.until(lambda: told.targets == [LLAMA])  # they take no place from it either
+        await eventually(lambda: "not looked up yet" not in watches.unwatched().values())
+        assert len(watches.unwatched()) == 2000
+        asked = [path for _, path, query, _ in api.requests if "watch" not in query and "limit" not in query]
+    assert sorted(asked) == ["/apis", "/apis/apps/v1"]
+
+
+async def test_so_many_kinds_are_watched_and_no_more(api, source, told, clock):
+    """Those that most models name come first; the others say why not, and get a place that becomes free."""
+    kinds = [WorkloadKind(f"g{number}.example/v1", "Thing") for number in range(4)]
+    for number, kind in enumerate(kinds):
+        api.kinds[f"k{number}"] = FakeKind(api_version=kind.api_version, kind=kind.kind, plural="things", scalable=True)
+    discovery = Discovery(source.http, settings=AT_ONCE, clock=clock)
+    watches = WorkloadWatches(source.http, discovery, changed=told, clock=clock, settings=replace(QUICK, kinds_max=2))
+    used_most = [ScaleTarget(*kinds[3], "ml", f"x{number}") for number in range(3)]
+    watches.want([*used_most, *(ScaleTarget(*kind, "ml", "x") for kind in kinds)])
+    async with running(watches):
+        await eventually(lambda: list(watches.unwatched().values()) == ["only 2 kinds are watched at a time"] * 2)
+        left = sorted(watches.unwatched())
+        assert kinds[3] not in left
+        watches.want([ScaleTarget(*kind, "ml", "x") for kind in left])
+        await eventually(lambda: watches.ages() == dict.fromkeys(left, 0.0))
+        assert watches.unwatched() == {}
+
+
+async def test_an_api_that_does_not_answer_holds_up_no_other(api, watches, told, clock):
+    """An aggregated API whose server is down; its kinds are asked for once per try, not once each."""
+    await api.put("deployment", raw_workload())
+    api.kinds["broken"] = FakeKind(api_version="broken.example/v1", kind="Thing", plural="things", scalable=True)
+    api.broken.add("/apis/broken.example/v1")
+    broken = [ScaleTarget("broken.example/v1", f"Thing{number}", "ml", "x") for number in range(50)]
+    watches.want([LLAMA, *broken])
+    async with running(watches):
+        await told.until(lambda: told.targets == [LLAMA])
+        await eventually(lambda: len({*watches.unwatched().values()}) == 1)
+        assert all("cannot be looked up" in problem for problem in watches.unwatched().values())
+        assert LLAMA.workload_kind not in watches.unwatched()
+        api.broken.clear()
+        clock.now_s += 10
+        await eventually(lambda: all("serves, it has no" in problem for problem in watches.unwatched().values()))
 
 
 async def test_a_kind_that_disappears_is_unknown_again(api, watches, clock):

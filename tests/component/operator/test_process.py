@@ -109,10 +109,30 @@ async def test_workloads_that_cannot_be_watched_are_read_every_so_often():
         async with staged(*OBJECTS, api=api, unwatched_scale_max_age_s=0.05) as stage:
             stage.extender.tell(BUSY)
             await stage.until(lambda: stage.replicas() == 4)
-            await stage.until_ready(200, "apps/v1 Deployment: cannot be watched")
+            await stage.until_ready(200, "apps/v1 Deployment: not watched, so its scales are read")
             # when somebody else scales it, which nobody tells
             await api.put("deployment", raw_workload(replicas=9))
             await stage.until(lambda: stage.replicas() == 4)
+
+
+async def test_models_that_name_kinds_which_nobody_serves_say_so_and_cost_nothing():
+    """Any user may write them; a GET for each, again and again, would be theirs to make the API server busy."""
+    bogus = [
+        ("inferencemodel", raw_scaled_model(f"bogus-{i}", target_kind=(f"bogus{i}.example/v1", "Thing")))
+        for i in range(40)
+    ]
+    async with staged(*OBJECTS, *bogus) as stage:
+        for i in range(40):
+            told = await stage.until_condition("Scalable", "False", name=f"bogus-{i}")
+            assert told["reason"] == "TargetNotScalable"
+            assert f"it has no bogus{i}.example/v1 Thing" in told["message"]
+        await stage.rounds()
+        asked = [path for _, path, *_ in stage.api.requests]
+        assert asked.count("/apis") == 1
+        assert [path for path in asked if "bogus" in path and "/apis/bogus" in path] == []
+        text = await stage.until_ready(200, "bogus0.example/v1 Thing: not watched")
+        assert text.count("Thing: not watched") == 5
+        assert "kinds of workloads that are not watched either: 35" in text
 
 
 async def test_an_outage_of_the_api_server_is_survived_without_a_hot_loop():

@@ -13,6 +13,8 @@ from kvaware_cluster import (
 def test_the_promised_defaults():
     assert asdict(DiscoverySettings()) == {"ttl_s": 300.0, "absent_ttl_s": 10.0}
     assert asdict(WorkloadWatchSettings()) == {
+        "kinds_max": 32,
+        "absent_again_s": 60.0,
         "backoff_first_s": 1.0,
         "backoff_max_s": 60.0,
         "retry_after_max_s": 60.0,

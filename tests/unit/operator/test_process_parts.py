@@ -61,7 +61,7 @@ def test_series_of_models_end_with_them():
 def test_the_promised_defaults():
     """Chart and documentation are written against these."""
     settings = OperatorSettings()
-    groups = {"lease", "queue", "scaling", "extender", "store", "kubernetes"}
+    groups = {"lease", "queue", "scaling", "extender", "workload_watches", "store", "kubernetes"}
     assert {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings) if f.name not in groups} == {
         "host": "127.0.0.1",
         "port": 8902,
