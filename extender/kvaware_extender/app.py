@@ -23,6 +23,7 @@ from kvaware_extender.errors import TaskEndedError
 from kvaware_extender.feed import Feed
 from kvaware_extender.findings import FindingsWriter
 from kvaware_extender.freshness import Freshness
+from kvaware_extender.intervals import Intervals
 from kvaware_extender.memory import Memory
 from kvaware_extender.metrics import Metrics
 from kvaware_extender.openapi import describe
@@ -206,6 +207,7 @@ class Extender:
                 workers=self.workers,
                 feed=self.worker_feed,
                 auth=self.worker_auth,
+                intervals=Intervals(self.settings.heartbeat.min_interval_s, clock=self.clock),
                 view=self.store,
                 freshness=self.freshness,
                 metrics=self.metrics,
@@ -244,6 +246,8 @@ def _worker_auth(settings: ExtenderSettings, source: Source, *, clock: Callable[
         good_s=heartbeat.remember_s,
         bad_s=heartbeat.remember_bad_s,
         most=heartbeat.remembered,
+        per_s=heartbeat.reviews_per_s,
+        burst=heartbeat.review_burst,
         clock=clock,
     )
     return WorkerAuth(

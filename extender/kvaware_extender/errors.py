@@ -26,6 +26,7 @@ class ApiError(KvawareError):
         code: str,
         message: str,
         retryable: bool = False,
+        retry_after_s: float | None = None,
         details: Mapping[str, Any] | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
@@ -34,6 +35,8 @@ class ApiError(KvawareError):
         self.code = code
         self.message = message
         self.retryable = retryable
+        self.retry_after_s = retry_after_s
+        """When it may be tried again; None: not said."""
         self.details = details or {}
         self.headers = headers or {}
 

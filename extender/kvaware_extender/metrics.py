@@ -64,12 +64,13 @@ class HeartbeatResult(StrEnum):
 
     TAKEN = "taken"
     OUTDATED = "outdated"
+    TOO_SOON = "too_soon"
     UNREADABLE = "unreadable"
     UNAUTHORIZED = "unauthorized"
     FORBIDDEN = "forbidden"
     UNKNOWN_WORKER = "unknown_worker"
     UNAVAILABLE = "unavailable"
-    """The view was stale, or the token could not be reviewed."""
+    """The view was stale, or the token could not be reviewed, or not yet."""
 
 
 class Metrics:

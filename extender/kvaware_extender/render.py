@@ -1,6 +1,7 @@
 """Engine values as JSON: the field names of the dataclasses, costs with their total, lists wrapped in ``items``."""
 
 import dataclasses
+from math import ceil
 from typing import Any
 
 import orjson
@@ -19,6 +20,8 @@ def render_json(value: Any) -> bytes:
 def render_error(error: ApiError) -> bytes:
     """The one shape of errors (design, §6)."""
     body: dict[str, Any] = {"code": error.code, "message": error.message, "retryable": error.retryable}
+    if error.retry_after_s is not None:
+        body["retry_after_ms"] = ceil(error.retry_after_s * 1000)
     if error.details:
         body["details"] = error.details
     return orjson.dumps({"error": body}, default=str)

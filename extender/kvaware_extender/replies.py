@@ -2,6 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
+from math import ceil
 from typing import Final
 
 import structlog
@@ -30,6 +31,8 @@ def error_response(error: ApiError) -> web.Response:
     """The one error shape."""
     response = json_response(render_error(error), status=error.status)
     response.headers.update(error.headers)
+    if error.retry_after_s is not None:
+        response.headers["Retry-After"] = str(max(1, ceil(error.retry_after_s)))  # HTTP has whole seconds only
     return response
 
 

@@ -58,6 +58,15 @@ class HeartbeatSettings:
     """The same for a token that nobody knows."""
     remembered: Annotated[int, Field(ge=1, le=1_000_000)] = 20_000
     """Tokens that are remembered, by their hash: one per pod that sends heartbeats. About 0.4 kB each."""
+    min_interval_s: Annotated[float, Field(ge=0, le=60, allow_inf_nan=False)] = 0.2
+    """Least time between two heartbeats of a worker; one that comes sooner gets 429. They are taken in the loop that
+    answers kube-scheduler. 0: none."""
+    reviews_per_s: Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)] = 50.0
+    """Tokens that the API server is asked about per second, on average; beyond it the answer is 503. Each pod's token
+    is asked about once in ``remember_s``: 1,000 pods need some 8. Tokens that are remembered are not affected."""
+    review_burst: Annotated[int, Field(ge=2, le=1_000_000)] = 200
+    """Tokens that may be asked about at once after a quiet time. The last half is kept for tokens that were good
+    before, so that those who make up tokens do not shut out the workers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

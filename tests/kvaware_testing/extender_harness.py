@@ -14,7 +14,7 @@ from kvaware_cluster import DcgmSettings, DirectorySource, Kind, TokenIdentity, 
 from kvaware_cluster.manifests import Folder, complete
 from kvaware_cluster.source import EventType, ExporterTarget, RawObject
 from kvaware_engine.observations import ObjectKey
-from kvaware_extender import Extender, ExtenderSettings, WakeUpSettings, running_extender
+from kvaware_extender import Extender, ExtenderSettings, HeartbeatSettings, WakeUpSettings, running_extender
 from kvaware_testing.fake_api import Raw
 from kvaware_testing.store_harness import QUICK, FakeClock, eventually
 
@@ -239,13 +239,14 @@ def offer(pod: Raw, nodes: Sequence[str]) -> Raw:
 
 
 def quiet_settings(**changes: Any) -> ExtenderSettings:
-    """Free ports, no log of decisions, quick retries."""
+    """Free ports, no log of decisions, quick retries, heartbeats as often as a test likes."""
     given: dict[str, Any] = {
         "scheduler_port": 0,
         "api_port": 0,
         "decision_log": "off",
         "store": QUICK,
         "wake_up": WakeUpSettings(debounce_s=0.005),
+        "heartbeat": HeartbeatSettings(min_interval_s=0),
         **changes,
     }
     return ExtenderSettings(**given)

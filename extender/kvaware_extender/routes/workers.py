@@ -11,6 +11,7 @@ from kvaware_crds.errors import StaleViewError, WireError
 from kvaware_engine import ObjectKey, ReportVerdict, Workers, WorkerView
 from kvaware_extender.errors import ApiError
 from kvaware_extender.freshness import Freshness
+from kvaware_extender.intervals import Intervals
 from kvaware_extender.metrics import HeartbeatResult, Metrics
 from kvaware_extender.openapi import REFERENCE
 from kvaware_extender.routes.bodies import BODY_WITHIN_S, read_at_most
@@ -38,6 +39,7 @@ def worker_routes(
     workers: Workers,
     feed: WorkerFeed,
     auth: WorkerAuth,
+    intervals: Intervals,
     view: View,
     freshness: Freshness,
     metrics: Metrics,
@@ -67,12 +69,15 @@ def worker_routes(
         split = split_worker(worker)
         if split is None:
             raise WireError("worker: expected an id like <namespace>:<pod>:<rank> in the path")
+        in_time(worker)  # before what it costs to read it
         body = decode(await read_at_most(request, MOST_BYTES))
         freshness.require()
         pod = view.pod(*split[0])
         if pod is None:
             raise not_found(worker)
         auth.allow(reporter, split[0], pod)
+        in_time(worker)  # another one may have been faster, while this one's body came
+        intervals.take(worker)  # also for one that is refused below: reading it cost as much
         model = feed.model_of(split[0])
         if model is None:
             raise not_found(worker)
@@ -85,6 +90,18 @@ def worker_routes(
                 raise not_found(worker)
             case ReportVerdict.TAKEN:
                 return
+
+    def in_time(worker: str) -> None:
+        wait_s = intervals.wait_s(worker)
+        if wait_s is not None:
+            raise ApiError(
+                status=429,
+                code="TooManyRequests",
+                message=f"expected the next heartbeat of {worker} in {wait_s:.3f} s at the soonest (setting "
+                "heartbeat.minIntervalS)",
+                retryable=True,
+                retry_after_s=wait_s,
+            )
 
     async def listing(request: web.Request) -> web.Response:
         named = request.query.get("model")
@@ -99,7 +116,7 @@ def worker_routes(
             method="PUT",
             path="/v1/workers/{id}/heartbeat",
             handler=heartbeat,
-            summary="A worker says how it is. It may do so as often as it likes; figures that it leaves out stay as "
+            summary="A worker says how it is, every few seconds or when it changes; figures that it leaves out stay as "
             "they were told last, until they are too old.",
             listener="api",
             answers={
@@ -111,7 +128,9 @@ def worker_routes(
                 408: f"The body did not come within {BODY_WITHIN_S:g} s.",
                 409: "A heartbeat with this number or a higher one was taken before (code Outdated).",
                 413: f"The body is longer than {MOST_BYTES} bytes.",
-                **STALE,
+                429: "The worker's last heartbeat is younger than setting heartbeat.minIntervalS (retryable).",
+                503: "The view of the cluster is stale (code StaleView), or the token cannot be reviewed now "
+                "(TokenReviewUnavailable, TooManyReviews); retryable.",
             },
             request=HEARTBEAT,
             bearer=True,
@@ -138,6 +157,7 @@ RESULTS: Final = {
     403: HeartbeatResult.FORBIDDEN,
     404: HeartbeatResult.UNKNOWN_WORKER,
     409: HeartbeatResult.OUTDATED,
+    429: HeartbeatResult.TOO_SOON,
     503: HeartbeatResult.UNAVAILABLE,
 }
 

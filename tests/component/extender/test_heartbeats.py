@@ -172,6 +172,61 @@ async def test_a_token_that_nobody_knows_is_asked_about_once(cluster):
         assert cluster.calls.count("review_token") == 4
 
 
+async def test_a_worker_that_beats_too_often_is_told_when_to_come_again(cluster):
+    """A loop without a pause in it would hold up kube-scheduler's calls; each worker has its own time."""
+    clock = FakeClock()
+    token, other = (cluster.token_of(cluster.raw_pod(name)) for name in ("w0", "w1"))
+    settings = {"worker_scrape": SILENT, "heartbeat": HeartbeatSettings(), "max_view_age_s": 1e6}
+    async with serving(cluster, clock=clock, **settings) as caller:
+        path = f"/v1/workers/{W0}/heartbeat"
+        body = {"model": "ml/llama", "waiting": 1}
+        assert (await caller.put(path, body, token=other))[0] == 403, "somebody else's does not count"
+        assert (await caller.put(path, body, token=token))[0] == 202
+        clock.now_s += 0.1505
+        status, reply, headers = await caller.put(path, {"model": "ml/llama", "waiting": 9}, token=token)
+        assert (status, headers["Retry-After"]) == (429, "1")
+        error = reply["error"]
+        assert (error["code"], error["retryable"], error["retry_after_ms"]) == ("TooManyRequests", True, 50)
+        assert "setting heartbeat.minIntervalS" in error["message"]
+        assert (await figures(caller))["waiting"] == 1
+        assert (await caller.beat("ml:w1:0", token=other, model="ml/other", waiting=1))[0] == 202
+        clock.now_s += 0.06
+        assert (await caller.put(path, {"model": "ml/llama", "waiting": 2}, token=token))[0] == 202
+        assert await caller.metric("kvaware_heartbeats_total", '{result="too_soon"}') == 1
+
+
+async def test_nonsense_counts_as_a_heartbeat_too(cluster):
+    """It has to be read all the same."""
+    clock = FakeClock()
+    token = cluster.token_of(cluster.raw_pod("w0"))
+    settings = {"worker_scrape": SILENT, "heartbeat": HeartbeatSettings(), "max_view_age_s": 1e6}
+    async with serving(cluster, clock=clock, **settings) as caller:
+        got = [(await caller.beat(W0, token=token, model="ml/llama", waiting=-1))[0] for _ in range(3)]
+        assert got == [400, 429, 429]
+
+
+async def test_made_up_tokens_do_not_shut_out_workers_that_are_known(cluster):
+    """Their reviews run out; a worker's does not, even when its token has to be looked at again."""
+    clock = FakeClock()
+    token, new = (cluster.token_of(cluster.raw_pod(name)) for name in ("w0", "w1"))
+    settings = {"worker_scrape": SILENT, "max_view_age_s": 1e6}
+    heartbeat = HeartbeatSettings(min_interval_s=0, review_burst=6, reviews_per_s=1)
+    async with serving(cluster, clock=clock, heartbeat=heartbeat, **settings) as caller:
+        assert (await caller.beat(W0, token=token, model="ml/llama"))[0] == 202
+        clock.now_s += 121  # what was known of it has ended
+        got = [(await caller.beat(W0, token=f"made-up-{number}", model="ml/llama"))[0] for number in range(9)]
+        assert got == [401] * 3 + [503] * 6
+        assert cluster.calls.count("review_token") == 4
+        status, reply, headers = await caller.put("/v1/workers/ml:w1:0/heartbeat", {"model": "ml/other"}, token=new)
+        assert (status, reply["error"]["code"], reply["error"]["retry_after_ms"]) == (503, "TooManyReviews", 1000)
+        assert headers["Retry-After"] == "1"
+        for _ in range(3):
+            clock.now_s += 0.01
+            assert (await caller.beat(W0, token=token, model="ml/llama"))[0] == 202
+        clock.now_s += 2
+        assert (await caller.beat("ml:w1:0", token=new, model="ml/other"))[0] == 202
+
+
 async def test_another_pods_token_is_not_the_workers(cluster):
     """Nor is that of an earlier pod of the same name, nor one of no pod."""
     other = cluster.token_of(cluster.raw_pod("w1"))
@@ -191,7 +246,7 @@ async def test_another_pods_token_is_not_the_workers(cluster):
 async def test_a_named_account_speaks_for_every_worker(cluster):
     """A gateway or a sidecar elsewhere may tell what it sees."""
     cluster.tokens["account"] = TokenIdentity(username="system:serviceaccount:ml:gateway", pod=None, pod_uid=None)
-    heartbeat = HeartbeatSettings(service_accounts=("ml/gateway",))
+    heartbeat = HeartbeatSettings(service_accounts=("ml/gateway",), min_interval_s=0)
     async with serving(cluster, worker_scrape=SILENT, heartbeat=heartbeat) as caller:
         assert (await caller.beat(W0, token="account", model="ml/llama", waiting=3))[0] == 202
         assert (await caller.beat("ml:w1:0", token="account", model="ml/other", waiting=1))[0] == 202
@@ -212,7 +267,7 @@ async def test_workers_that_are_none_are_not_made(cluster, worker, status):
     """Whoever has a token cannot fill the memory with workers."""
     cluster.add_pod(raw_pod("plain", node="n1"))
     cluster.tokens["account"] = TokenIdentity(username="system:serviceaccount:ml:gateway", pod=None, pod_uid=None)
-    heartbeat = HeartbeatSettings(service_accounts=("ml/gateway",))
+    heartbeat = HeartbeatSettings(service_accounts=("ml/gateway",), min_interval_s=0)
     async with serving(cluster, worker_scrape=SILENT, heartbeat=heartbeat) as caller:
         got, reply = await caller.beat(worker, token="account", model="ml/llama", waiting=1)
         assert (got, reply["error"]["code"]) == (status, "WorkerNotFound" if status == 404 else "InvalidRequest")

@@ -36,6 +36,9 @@ def test_the_promised_defaults():
         "remember_s": 120.0,
         "remember_bad_s": 5.0,
         "remembered": 20_000,
+        "min_interval_s": 0.2,
+        "reviews_per_s": 50.0,
+        "review_burst": 200,
     }
     assert dataclasses.asdict(settings.engine.findings) == {
         "overrun_tolerance_bytes": 512 * 2**20,

@@ -6,6 +6,7 @@ import pytest
 
 from kvaware_cluster import Change, Kind, TokenIdentity, parse_model, parse_node, parse_pod, parse_worker_pod
 from kvaware_engine import ObjectKey, Workers
+from kvaware_extender.intervals import Intervals
 from kvaware_extender.metrics import Metrics
 from kvaware_extender.openapi import describe
 from kvaware_extender.pace import Pace
@@ -49,6 +50,22 @@ def test_who_is_less_urgent_leaves_some_for_others():
     assert pace.take()
 
 
+def test_who_had_a_turn_is_remembered_for_one_interval(monkeypatch):
+    """Whoever may name workers cannot fill the memory with them."""
+    monkeypatch.setattr("kvaware_extender.intervals.MOST", 3)
+    clock = FakeClock()
+    intervals = Intervals(0.2, clock=clock)
+    for name in "abcd":
+        intervals.take(name)
+    assert [intervals.wait_s(name) for name in "abcd"] == [None, *[pytest.approx(0.2)] * 3]
+    clock.now_s += 0.2
+    assert [intervals.wait_s(name) for name in "abcd"] == [None] * 4
+    assert len(intervals._last_s) == 0
+    free = Intervals(0, clock=clock)
+    free.take("a")
+    assert free.wait_s("a") is None
+
+
 class Reviewer:
     """An API server that knows one token and answers when told to."""
 
@@ -70,6 +87,8 @@ def reviews(source: Reviewer, *, most: int = 100, clock: FakeClock | None = None
         good_s=120,
         bad_s=5,
         most=most,
+        per_s=50,
+        burst=200,
         clock=clock or FakeClock(),
     )
 
