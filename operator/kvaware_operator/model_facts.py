@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from kvaware_cluster.workloads import CustomResource, Scale, ScaleTarget, WorkerPod
 from kvaware_crds import InferenceModel
@@ -10,10 +11,23 @@ from kvaware_engine import RoleLoad
 from kvaware_engine.observations import ObjectKey, PodObservation
 from kvaware_operator.scales import ScaleProblem
 
-__all__ = ["GROUP_LABEL", "ModelFacts", "RoleFacts", "ready_replicas", "scale_target", "scaling_mode", "split_by_role"]
+__all__ = [
+    "GROUP_LABEL",
+    "ModelFacts",
+    "RoleFacts",
+    "ready_replicas",
+    "refused_target",
+    "scale_target",
+    "scaling_mode",
+    "split_by_role",
+]
 
 GROUP_LABEL = "leaderworkerset.sigs.k8s.io/group-index"
 """On pods of a LeaderWorkerSet: which of its replicas they form."""
+COUNT_PODS: Final = frozenset(
+    {("apps", "Deployment"), ("apps", "ReplicaSet"), ("apps", "StatefulSet"), ("", "ReplicationController")}
+)
+"""Group and kind of workloads whose ``spec.replicas`` is a number of pods."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +96,20 @@ def scale_target(resource: CustomResource, role: Role) -> ScaleTarget | None:
     if reference is None or role.replicas is None:
         return None
     return ScaleTarget(reference.api_version, reference.kind, resource.key.namespace, reference.name)
+
+
+def refused_target(role: Role, target: ScaleTarget) -> ScaleProblem | None:
+    """Why a role's replicas must not be set on a workload although it has a scale; None: they may."""
+    several = role.footprint.pods_per_replica
+    group = target.api_version.rpartition("/")[0]
+    if several == 1 or (group, target.kind) not in COUNT_PODS:
+        return None
+    return ScaleProblem(
+        reason="ReplicasCountPods",
+        message=f"{target.kind} {target.name} ({target.api_version}): role {role.name} has podsPerReplica {several}, "
+        "so expected a LeaderWorkerSet or another workload whose replicas are groups of pods; the replicas of a "
+        f"{target.kind} are single pods, and it is not scaled",
+    )
 
 
 def split_by_role(

@@ -160,7 +160,9 @@ class Footprint(ApiModel):
     """HBM that one pod needs on each of its GPUs, such as 40Gi: weights, KV cache and activations, which is what the
     model server is told to use. Unset: whole GPUs. A pod's annotation kvaware.io/hbm-per-gpu goes before it."""
     pods_per_replica: Annotated[Integer, Field(ge=1, le=1_024)] = 1
-    """Pods that form one replica, for models that span several nodes."""
+    """Pods that form one replica, for models that span several nodes. Above 1 the role is scaled only through a
+    LeaderWorkerSet or another workload whose replicas are such groups: those of a Deployment, ReplicaSet or StatefulSet
+    are single pods."""
 
 
 class Role(ApiModel):

@@ -26,7 +26,7 @@ from kvaware_operator.conditions import Finding
 from kvaware_operator.deletion_costs import CostPlan, CostsWritten, plan_costs
 from kvaware_operator.loads import Loads
 from kvaware_operator.metrics import Metrics
-from kvaware_operator.model_facts import ModelFacts, RoleFacts, scale_target, split_by_role
+from kvaware_operator.model_facts import ModelFacts, RoleFacts, refused_target, scale_target, split_by_role
 from kvaware_operator.model_findings import accepted, model_findings
 from kvaware_operator.model_status import model_status, refused_status
 from kvaware_operator.scales import ScaleProblem, Scales, problem_of
@@ -157,7 +157,7 @@ class ModelReconciler:
                     role=role,
                     pods=pods[role.name],
                     target=target,
-                    scale=None if target is None else await self._scales.read(target),
+                    scale=None if target is None else refused_target(role, target) or await self._scales.read(target),
                     load=loads.get(role.name),
                     autoscalers=() if target is None else view.autoscalers_of(target),
                     target_owner=None if owner == key else owner,
@@ -311,6 +311,8 @@ class ModelReconciler:
         """The facts with what was written, or refused, meanwhile."""
         roles = []
         for role in facts.roles:
-            now: Scale | ScaleProblem | None = None if role.target is None else self._scales.last(role.target)
+            now: Scale | ScaleProblem | None = None
+            if role.target is not None and refused_target(role.role, role.target) is None:
+                now = self._scales.last(role.target)
             roles.append(role if now is None else replace(role, scale=now))
         return replace(facts, roles=roles)

@@ -201,6 +201,54 @@ async def test_a_target_that_cannot_be_scaled_is_said(target, kind, reason, word
         assert len(stage.api.requests) - asked - watches <= 3, "it is not retried in a hurry"
 
 
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
+async def test_replicas_of_several_pods_need_a_workload_whose_replicas_are_groups(kind):
+    """``spec.replicas`` of these counts pods: what was meant as replicas would be half of one."""
+    role = raw_scaled_model(target_kind=("apps/v1", kind))["spec"]["roles"][0]
+    role["footprint"]["podsPerReplica"] = 2
+    workload = {**raw_workload(replicas=2), "kind": kind}
+    pods = [("pod", raw_replica(f"llama-{i}", owner=kind)) for i in range(2)]
+    async with FakeApi.serve() as api:
+        api.kinds["statefulset"] = FakeKind(
+            api_version="apps/v1", kind="StatefulSet", plural="statefulsets", scalable=True
+        )
+        objects = [(kind.lower(), workload), ("inferencemodel", raw_scaled_model(roles=[role])), *pods]
+        # beside a model of one pod each that reads the same workload's scale
+        younger = raw_scaled_model("younger", created_at="2026-02-01T00:00:00Z", target_kind=("apps/v1", kind))
+        async with staged(*objects, ("inferencemodel", younger), api=api) as stage:
+            stage.extender.tell(BUSY)
+            stage.extender.tell(BUSY, model="younger")
+            told = await stage.until_condition("Scalable", "False")
+            assert told["reason"] == "ReplicasCountPods"
+            assert f"{kind} llama (apps/v1)" in told["message"]
+            assert "LeaderWorkerSet" in told["message"]
+            await stage.until_condition("Scalable", "True", name="younger")
+            await stage.rounds()
+            assert stage.condition("Scalable")["reason"] == "ReplicasCountPods"
+            assert stage.raw(kind=kind.lower())["spec"]["replicas"] == 2
+            [told] = stage.raw()["status"]["roles"]
+            assert (told["replicas"], told["readyReplicas"]) == (1, 1)
+            assert "desiredReplicas" not in told
+            # when
+            await stage.api.put("inferencemodel", raw_scaled_model(generation=2, target_kind=("apps/v1", kind)))
+            await stage.until_condition("Scalable")
+            await stage.until(lambda: stage.raw(kind=kind.lower())["spec"]["replicas"] == 4)
+
+
+async def test_replicas_of_several_pods_are_scaled_where_replicas_are_groups():
+    lws = ("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet")
+    role = raw_scaled_model(target_kind=lws)["spec"]["roles"][0]
+    role["footprint"]["podsPerReplica"] = 2
+    async with FakeApi.serve() as api:
+        api.kinds["lws"] = FakeKind(api_version=lws[0], kind=lws[1], plural="leaderworkersets", scalable=True)
+        pods = [("pod", raw_replica(f"llama-{i}", owner=lws[1])) for i in range(2)]
+        objects = [("lws", raw_workload(replicas=1)), ("inferencemodel", raw_scaled_model(roles=[role])), *pods]
+        async with staged(*objects, api=api) as stage:
+            stage.extender.tell(BUSY)
+            await stage.until(lambda: stage.raw(kind="lws")["spec"]["replicas"] == 4)
+            await stage.until_condition("Scalable")
+
+
 async def test_a_workload_that_appears_is_scaled_without_touching_the_model():
     async with staged(("inferencemodel", raw_scaled_model()), ("pod", raw_replica("llama-0"))) as stage:
         stage.extender.tell(BUSY)
