@@ -253,6 +253,7 @@ def _worker_auth(settings: ExtenderSettings, source: Source, *, clock: Callable[
     return WorkerAuth(
         token_file=TokenFile(Path(heartbeat.token_file), clock=clock) if heartbeat.token_file else None,
         reviews=reviews if heartbeat.review_tokens else None,
+        audiences=heartbeat.audiences,
         service_accounts=heartbeat.service_accounts,
     )
 

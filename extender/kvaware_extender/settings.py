@@ -47,9 +47,12 @@ class HeartbeatSettings:
     Needed where there is no cluster that could review tokens. Empty: none."""
     review_tokens: bool = True
     """Whether the API server is asked whose a token is (TokenReview): a pod's own token speaks for its own workers."""
-    audiences: Annotated[tuple[str, ...], Field(max_length=16)] = ()
-    """For whom a reviewed token must be meant. Empty: for the API server, as the token that every pod gets. With a
-    name such as ``kvaware`` pods need a projected token, which is of no use anywhere else."""
+    audiences: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=253)], ...], Field(max_length=16)] = (
+        "kvaware",
+    )
+    """For whom a reviewed token must be meant, one of these at least. Pods need a projected token for it, which is of
+    no use anywhere else: heartbeats are plain HTTP. Empty: for the API server itself, as the token that every pod gets;
+    whoever reads such a heartbeat can do in the cluster what the pod may."""
     service_accounts: tuple[Annotated[str, Field(pattern=r"^[a-z0-9.-]+/[a-z0-9.-]+$")], ...] = ()
     """Accounts, each ``namespace/name``, that may speak for every worker, such as that of a gateway."""
     remember_s: Seconds = 120.0

@@ -27,10 +27,16 @@ class WorkerAuth:
     """Checks bearer tokens against the token file first, then by TokenReview."""
 
     def __init__(
-        self, *, token_file: TokenFile | None, reviews: TokenReviews | None, service_accounts: tuple[str, ...]
+        self,
+        *,
+        token_file: TokenFile | None,
+        reviews: TokenReviews | None,
+        audiences: tuple[str, ...],
+        service_accounts: tuple[str, ...],
     ) -> None:
         self._token_file = token_file
         self._reviews = reviews
+        self._audiences = audiences
         self._silent = False
         """Whether it was logged that the API server cannot be asked; each heartbeat would say it again."""
         self._trusted = frozenset(f"system:serviceaccount:{account.replace('/', ':')}" for account in service_accounts)
@@ -92,7 +98,8 @@ class WorkerAuth:
         if self._token_file is not None:
             ways.append("a token of the file that setting heartbeat.tokenFile names")
         if self._reviews is not None:
-            ways.append("the service account token of the worker's pod")
+            audience = " or ".join(self._audiences) or "of the API server"
+            ways.append(f"a service account token of the worker's pod, for the audience {audience}")
         taken = " or ".join(ways) if ways else "none: setting heartbeat.tokenFile names no file"
         return ApiError(status=401, code="Unauthorized", message=f"{problem}; taken here: {taken}", headers=CHALLENGE)
 

@@ -10,7 +10,7 @@ from kvaware_testing.controlplane.scaled_model import (
     autoscaler,
     inference_model,
 )
-from kvaware_testing.controlplane.workers_under_kwok import ModelServer, Worker, pod_token
+from kvaware_testing.controlplane.workers_under_kwok import AUDIENCE, ModelServer, Worker, pod_token
 
 QUEUE = 40
 POLLS_S = 4.0
@@ -172,10 +172,12 @@ def test_heartbeats_are_believed_only_from_the_worker_itself(
     assert (late.status, late.code) == (409, "Outdated")
     # of another worker
     assert one.heartbeat(seq=11, waiting=99, token=other.token).status == 403
-    # without a token, with one that is none, and one of another account
+    # without a token, with one that is none, one for the API server, and one of another account
     assert one.heartbeat(seq=11, waiting=99, token=None).status == 401
     assert one.heartbeat(seq=11, waiting=99, token="nonsense").status == 401
-    foreign = plane.kubectl("create", "token", "default", "-n", "default").stdout.strip()
+    everywhere = plane.kubectl("create", "token", "default", "-n", "default").stdout.strip()
+    assert one.heartbeat(seq=11, waiting=99, token=everywhere).status == 401
+    foreign = plane.kubectl("create", "token", "default", "-n", "default", f"--audience={AUDIENCE}").stdout.strip()
     assert one.heartbeat(seq=11, waiting=99, token=foreign).status == 403
     # lies
     for figures in (

@@ -7,7 +7,7 @@ from pathlib import Path
 from kvaware_testing.controlplane import ControlPlane, eventually
 from kvaware_testing.controlplane.sandbox import Sandbox
 from kvaware_testing.controlplane.scaled_model import SERVICE_ACCOUNT, ScaledModel
-from kvaware_testing.controlplane.workers_under_kwok import ModelServer, pod_token
+from kvaware_testing.controlplane.workers_under_kwok import AUDIENCE, ModelServer, pod_token
 
 MANIFESTS = Path(__file__).parent / "manifests"
 
@@ -45,7 +45,7 @@ def test_the_stand_in_for_a_leader_worker_set_has_the_real_ones_scale(
 
 
 def test_a_pod_has_a_token_of_its_own(control_plane: ControlPlane, sandbox: Sandbox, server: ModelServer) -> None:
-    """As the kubelet mounts one: the API server says to whom it belongs, down to the pod."""
+    """As the kubelet projects one: the API server says to whom it belongs, down to the pod."""
     control_plane.apply(
         {
             "apiVersion": "v1",
@@ -58,7 +58,8 @@ def test_a_pod_has_a_token_of_its_own(control_plane: ControlPlane, sandbox: Sand
     sandbox.wait_bound("p")
     pod = sandbox.get_pod("p")
     token = pod_token(control_plane, pod)
-    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+    spec = {"token": token, "audiences": [AUDIENCE]}
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
     done = control_plane.kubectl("create", "-f", "-", "-o", "json", input=json.dumps(review))
     user = json.loads(done.stdout)["status"]["user"]
     assert user["username"] == f"system:serviceaccount:{sandbox.namespace}:{SERVICE_ACCOUNT}"

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+import yaml
 
 from kvaware_cluster import (
     DcgmSettings,
@@ -24,6 +25,7 @@ from kvaware_engine.reports import WorkerReport
 from kvaware_testing.controlplane.sandbox import Sandbox
 from kvaware_testing.fake_api import raw_model
 from kvaware_testing.fake_worker import FakeWorker, Load
+from kvaware_testing.repository import REPOSITORY
 
 COST = "controller.kubernetes.io/pod-deletion-cost"
 
@@ -130,3 +132,13 @@ async def test_a_pods_token_names_it_for_its_audience_and_while_it_lives(
     async with asyncio.timeout(30):  # the API server remembers an answer for some 10 s
         while await source.review_token(ours, audiences=["kvaware"]) is not None:  # noqa: ASYNC110  # see above
             await asyncio.sleep(0.5)
+
+
+def test_the_pod_of_the_heartbeat_example_is_a_pod(sandbox: Sandbox) -> None:
+    """Every field of it is one that the API server knows."""
+    manifest = yaml.safe_load((REPOSITORY / "examples" / "heartbeat" / "pod.yaml").read_text("utf-8"))
+    manifest["metadata"]["namespace"] = sandbox.namespace
+    manifest["spec"]["serviceAccountName"] = "default"  # as the admission of accounts says, which does not run here
+    sandbox.control_plane.kubectl(
+        "create", "--dry-run=server", "--validate=strict", "-f", "-", input=json.dumps(manifest)
+    )

@@ -19,6 +19,7 @@ from kvaware_testing.fake_api import Raw
 from kvaware_testing.store_harness import QUICK, FakeClock, eventually
 
 __all__ = [
+    "API_SERVER",
     "SCRAPED",
     "Caller",
     "MemoryCluster",
@@ -37,6 +38,9 @@ KINDS = {
     "KVCacheBlockGroup": Kind.KV_CACHE_BLOCK_GROUP,
     "TenantQuota": Kind.TENANT_QUOTA,
 }
+
+API_SERVER = "https://kubernetes.default.svc"
+"""The API server's own audience: that of the token that every pod gets."""
 
 
 class MemoryCluster(DirectorySource):
@@ -78,13 +82,15 @@ class MemoryCluster(DirectorySource):
         """Address to what the worker there says of itself; others do not answer."""
         self.tokens: dict[str, TokenIdentity] = {}
         """Bearer tokens and whose they are."""
+        self.audience = "kvaware"
+        """For whom all of them are meant."""
         self.review_error: Exception | None = None
         self.answer_exporters = asyncio.Event()
         """While clear, exporters are asked and do not answer."""
         self.answer_exporters.set()
 
     def token_of(self, pod: Raw) -> str:
-        """A service account token of the pod, as the kubelet mounts one."""
+        """A service account token of the pod, as the kubelet mounts one, for ``audience``."""
         metadata = pod["metadata"]
         token = f"token-of-{metadata['namespace']}-{metadata['name']}-{metadata['uid']}"
         self.tokens[token] = TokenIdentity(
@@ -136,7 +142,8 @@ class MemoryCluster(DirectorySource):
         self.calls.append("review_token")
         if self.review_error is not None:
             raise self.review_error
-        return self.tokens.get(token)
+        meant = self.audience in audiences if audiences else self.audience == API_SERVER
+        return self.tokens.get(token) if meant else None
 
     async def get_pod(self, namespace: str, name: str) -> RawObject | None:
         self.calls.append("get_pod")

@@ -29,7 +29,8 @@ class Heartbeat(ApiModel):
     model_config = ConfigDict(alias_generator=None)
 
     seq: Annotated[Integer, Field(ge=0, le=MAX_SEQ)] | None = None
-    """Grows with each heartbeat of one process, and starts again with it."""
+    """Grows with each heartbeat. Taken from a clock it also grows over a restart of the server inside its container; a
+    lower one is refused until the report time-out has passed."""
     model: Annotated[str, Field(max_length=317, pattern=r"^[^/]+/[^/]+$")]
     """Namespace and name of its InferenceModel, such as ml/llama-70b."""
     role: Literal["both", "prefill", "decode"] | None = None

@@ -1,6 +1,9 @@
 """What ``examples/heartbeat`` shows is what is taken."""
 
 import re
+import subprocess
+
+import yaml
 
 from kvaware_cluster import DirectorySource, WorkerScrapeSettings
 from kvaware_extender import HeartbeatSettings
@@ -29,3 +32,34 @@ async def test_the_example_is_taken_by_an_extender_of_the_example_cluster(tmp_pa
         assert headers["WWW-Authenticate"].startswith("Bearer")
         _, load = await caller.get("/v1/models/chat/llama-70b/load")
         assert (load["roles"][0]["waiting"], load["roles"][0]["kv_usage_ratio"]) == (3, 0.8)
+
+
+def test_the_pod_of_the_example_has_the_token_that_is_asked_for():
+    """By its audience, at the path that the command reads."""
+    spec = yaml.safe_load((FOLDER / "pod.yaml").read_text("utf-8"))["spec"]
+    [volume], [container] = spec["volumes"], spec["containers"]
+    [source] = volume["projected"]["sources"]
+    [mount] = container["volumeMounts"]
+    assert mount["name"] == volume["name"]
+    assert source["serviceAccountToken"]["audience"] in HeartbeatSettings().audiences
+    assert f"$(cat {mount['mountPath']}/{source['serviceAccountToken']['path']})" in README
+
+
+async def test_a_number_from_the_clock_goes_on_over_a_restart(tmp_path):
+    """A server that starts again inside its container counts from 0, which is the past for as long as the time-out."""
+    [replace] = re.findall(r"^(sed .*) heartbeat\.json \|$", README, re.MULTILINE)
+    [path] = re.findall(r"http://127\.0\.0\.1:8900(/v1/workers/\S+)", README)
+
+    def fresh() -> bytes:
+        return subprocess.run(["bash", "-c", replace], input=BODY, capture_output=True, check=True).stdout
+
+    first, second = fresh(), fresh()
+    assert first != BODY
+    token = "0123456789abcdef0123456789abcdef"
+    tokens = tmp_path / "token"
+    tokens.write_text(token)
+    source = await DirectorySource.load(REPOSITORY / "examples" / "cluster")
+    heartbeat = HeartbeatSettings(token_file=str(tokens), min_interval_s=0)
+    async with serving(source, heartbeat=heartbeat, worker_scrape=WorkerScrapeSettings(enabled=False)) as caller:
+        got = [(await caller.put(path, body, token=token))[0] for body in (first, second, BODY)]
+        assert got == [202, 202, 409]

@@ -10,7 +10,7 @@ import pytest
 from kvaware_cluster import TokenIdentity, WorkerScrapeSettings
 from kvaware_crds.errors import ConfigError, UpstreamError
 from kvaware_extender import HeartbeatSettings
-from kvaware_testing.extender_harness import MemoryCluster, serving
+from kvaware_testing.extender_harness import API_SERVER, MemoryCluster, serving
 from kvaware_testing.fake_api import Raw, raw_model, raw_node, raw_pod
 from kvaware_testing.store_harness import FakeClock, eventually
 
@@ -146,7 +146,7 @@ async def test_without_a_token_nobody_is_believed(cluster, header):
             reply = await answer.json()
             assert (answer.status, reply["error"]["code"]) == (401, "Unauthorized")
             assert answer.headers["WWW-Authenticate"].startswith("Bearer")
-            assert "service account token of the worker's pod" in reply["error"]["message"]
+            assert "service account token of the worker's pod, for the audience kvaware" in reply["error"]["message"]
         assert "review_token" not in cluster.calls
         assert await caller.metric("kvaware_heartbeats_total", '{result="unauthorized"}') == 1
 
@@ -225,6 +225,25 @@ async def test_made_up_tokens_do_not_shut_out_workers_that_are_known(cluster):
             assert (await caller.beat(W0, token=token, model="ml/llama"))[0] == 202
         clock.now_s += 2
         assert (await caller.beat("ml:w1:0", token=new, model="ml/other"))[0] == 202
+
+
+@pytest.mark.parametrize(
+    ("audience", "settings", "status", "says"),
+    [
+        pytest.param(API_SERVER, {}, 401, "for the audience kvaware", id="the token that every pod gets"),
+        pytest.param(API_SERVER, {"audiences": ()}, 202, None, id="asked for"),
+        pytest.param("kvaware", {"audiences": ()}, 401, "for the audience of the API server", id="meant for another"),
+        pytest.param("b", {"audiences": ("a", "b")}, 202, None, id="one of two"),
+    ],
+)
+async def test_a_token_is_meant_for_us(cluster, audience, settings, status, says):
+    """Heartbeats are plain HTTP: a token that opens the API server should not be in them."""
+    cluster.audience = audience
+    token = cluster.token_of(cluster.raw_pod("w0"))
+    async with serving(cluster, worker_scrape=SILENT, heartbeat=HeartbeatSettings(**settings)) as caller:
+        got, reply = await caller.beat(W0, token=token, model="ml/llama", waiting=1)
+        assert got == status
+        assert says is None or says in reply["error"]["message"]
 
 
 async def test_another_pods_token_is_not_the_workers(cluster):

@@ -9,12 +9,12 @@ import json
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from typing import Any, Final
 
 from kvaware_testing.controlplane.plane import ControlPlane
 from kvaware_testing.controlplane.service import Answer, Service
 
-__all__ = ["ModelServer", "Worker", "beating", "model_server", "pod_token"]
+__all__ = ["AUDIENCE", "ModelServer", "Worker", "beating", "model_server", "pod_token"]
 
 
 class ModelServer:
@@ -81,8 +81,12 @@ def model_server() -> Iterator[ModelServer]:
         server.server_close()
 
 
+AUDIENCE: Final = "kvaware"
+"""For whom tokens of heartbeats are meant, as the setting heartbeat.audiences says."""
+
+
 def pod_token(control_plane: ControlPlane, pod: Mapping[str, Any]) -> str:
-    """Return a ServiceAccount token that is bound to the pod, as the kubelet mounts one."""
+    """Return a ServiceAccount token that is bound to the pod and meant for us, as the kubelet projects one."""
     metadata = pod["metadata"]
     return control_plane.kubectl(
         "create",
@@ -90,6 +94,7 @@ def pod_token(control_plane: ControlPlane, pod: Mapping[str, Any]) -> str:
         pod["spec"]["serviceAccountName"],
         "-n",
         metadata["namespace"],
+        f"--audience={AUDIENCE}",
         "--bound-object-kind=Pod",
         f"--bound-object-name={metadata['name']}",
         f"--bound-object-uid={metadata['uid']}",

@@ -31,7 +31,7 @@ def test_the_promised_defaults():
     assert dataclasses.asdict(settings.heartbeat) == {
         "token_file": "",
         "review_tokens": True,
-        "audiences": (),
+        "audiences": ("kvaware",),
         "service_accounts": (),
         "remember_s": 120.0,
         "remember_bad_s": 5.0,
