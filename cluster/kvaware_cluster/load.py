@@ -21,6 +21,7 @@ NOT_SETTINGS: Final = frozenset({"KVAWARE_CONFIG", "KVAWARE_SERVER"})
 SERVICE_LINK: Final = re.compile(r"_SERVICE_HOST$|_SERVICE_PORT(_[A-Z0-9_]+)?$|_PORT(_\d+_(TCP|UDP|SCTP)(_[A-Z]+)?)?$")
 """What the kubelet puts into every pod beside a Service whose name begins with ``kvaware``."""
 SERVICE_URL: Final = re.compile(r"^(tcp|udp|sctp)://")
+SNAKE: Final = re.compile(r"\b[a-z]+(_[a-z0-9]+)+\b")
 
 
 T = TypeVar("T")
@@ -42,11 +43,17 @@ def load_settings(group: type[T], path: Path | None, environ: Mapping[str, str])
     try:
         return TypeAdapter(group).validate_python(tree)
     except ValidationError as e:
-        first = e.errors()[0]
-        where = ".".join(to_camel(str(part)) for part in first["loc"])
-        if not where:  # a rule of several groups, which names them itself
-            raise ConfigError(f"settings: {first['msg']}") from e
-        raise ConfigError(f"setting {where}: {first['msg']}, got {first['input']!r}") from e
+        raise ConfigError(_told(e)) from e
+
+
+def _told(error: ValidationError) -> str:
+    """The first fault, with the names that people write."""
+    first = error.errors()[0]
+    where = ".".join(to_camel(str(part)) for part in first["loc"])
+    if isinstance(first["input"], dict):  # a rule of a group: it names its settings itself, and what came
+        rule = SNAKE.sub(lambda name: to_camel(name[0]), first["msg"].removeprefix("Value error, "))
+        return f"setting {where}.{rule}" if where else f"settings: {rule}"
+    return f"setting {where}: {first['msg']}, got {first['input']!r}"
 
 
 def _from_file(group: type, path: Path) -> dict[str, Any]:

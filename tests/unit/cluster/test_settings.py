@@ -74,6 +74,34 @@ def test_texts_and_lists_that_cannot_be_meant(key: str, value: str):
     assert f"setting {key}" in refused(key, value)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        pytest.param(
+            "engine.hbm.labelMarginRatio",
+            "80",
+            "setting engine.hbm.labelMarginRatio: expected a number from 0 to 1, got 80.0",
+            id="one setting of a group",
+        ),
+        pytest.param(
+            "workers.rateWindowS",
+            "0",
+            "setting workers.reportIntervalS, rateWindowS: expected numbers above 0, got 10.0, 0.0",
+            id="several of a group",
+        ),
+        pytest.param(
+            "workers.reportIntervalS",
+            "1",
+            "settings: workers.reportIntervalS: expected at least workerScrape.intervalS, 5, got 1: healthy workers "
+            "would drop out between two scrapes",
+            id="of several groups",
+        ),
+    ],
+)
+def test_a_rule_names_its_settings_as_people_write_them(key: str, value: str, message: str):
+    assert refused(key, value) == message
+
+
 def test_lists_are_read_and_an_empty_one_means_any_namespace():
     settings = load_settings(
         None,
