@@ -39,6 +39,7 @@ from kvaware_operator.errors import TaskEndedError
 from kvaware_operator.handlers import Memo
 from kvaware_operator.handlers.memo import Requests
 from kvaware_operator.kopf_thread import KopfThread
+from kvaware_operator.leaders_api import LeadersApi
 from kvaware_operator.loads import Loads
 from kvaware_operator.metrics import Metrics
 from kvaware_operator.probes import serving_probes
@@ -119,10 +120,13 @@ class Operator:
         self.queues: Mapping[Kind, WorkQueue[ObjectKey]] = queues
         self.store = Store(source, settings=settings.store, clock=clock, kinds=KINDS, details=True)
         self.view = View(self.store, look=self.look, scaled=self._scaled)
-        self.api = KubernetesApi(http, clock=clock)
+        self.lease: LeaderLease | None = None
+        """Whose holder alone may write; None: there is nobody else."""
+        api = KubernetesApi(http, clock=clock)
+        self.api = LeadersApi(api, leads=lambda: self.lease is None or self.lease.held())
         self.workloads = WorkloadWatches(
             http,
-            self.api.discovery,
+            api.discovery,
             changed=self._workload_changed,
             clock=clock,
             settings=settings.workload_watches,
@@ -343,6 +347,7 @@ async def running_operator(
 ) -> AsyncIterator[tuple[asyncio.Task[None], int]]:
     """Answer probes and work, once the lease is held, until the block ends. Yields: the work, and the probes' port."""
     settings = operator.settings
+    operator.lease = lease
     async with serving_probes(settings.host, settings.port, ready=operator.ready, metrics=operator.metrics) as port:
         work = asyncio.create_task(operator.lead() if lease is None else lease.run(operator.lead), name="operator")
         try:

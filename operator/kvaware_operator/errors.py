@@ -3,12 +3,17 @@
 ::
 
     KvawareError
-    └── TaskEndedError  a background task that must run for ever ended by itself → not ready, the process exits
+    ├── TaskEndedError   a background task that must run for ever ended by itself → not ready, the process exits
+    └── NotLeadingError  the lease may be another's → nothing is written; the lease's own task ends the work
 """
 
 from kvaware_crds.errors import KvawareError
 
-__all__ = ["TaskEndedError"]
+__all__ = ["NotLeadingError", "TaskEndedError"]
+
+
+class NotLeadingError(KvawareError):
+    """A write was not made, because another operator may lead now."""
 
 
 class TaskEndedError(KvawareError):

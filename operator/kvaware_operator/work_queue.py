@@ -23,6 +23,7 @@ import structlog
 
 from kvaware_cluster.backoff import Backoff
 from kvaware_crds.errors import KvawareError, UpstreamError
+from kvaware_operator.errors import NotLeadingError
 
 __all__ = ["Result", "Schedule", "WorkQueue"]
 
@@ -234,7 +235,7 @@ class WorkQueue(Generic[K]):
     def _failed(self, key: K, error: Exception) -> None:
         self._schedule.failed(key, now_s=self._clock(), at_least_s=getattr(error, "retry_after_s", 0.0))
         trouble = type(error).__name__
-        if not self._trouble(key, trouble, shared=isinstance(error, UpstreamError)):
+        if not self._trouble(key, trouble, shared=isinstance(error, UpstreamError | NotLeadingError)):
             return
         log.warning(
             "look failed",

@@ -6,6 +6,7 @@ from typing import Any
 
 import kopf
 import pytest
+from kubernetes.aio.client.configuration import Configuration
 
 from kvaware_cluster import Kind, KubernetesHttp, LeaderLease, LeaseTiming, new_identity
 from kvaware_operator import TaskEndedError, running_operator
@@ -173,7 +174,7 @@ async def test_a_standby_is_ready_and_does_nothing_until_it_leads():
     async with staged(*OBJECTS) as stage:
         stage.extender.tell(role_load())
         await stage.until_condition("Ready")
-        http = KubernetesHttp(stage.operator.api._http._configuration)
+        http = KubernetesHttp(Configuration(host=stage.api.url))
 
         def lease(name: str) -> LeaderLease:
             return LeaderLease(
@@ -203,6 +204,40 @@ async def test_a_standby_is_ready_and_does_nothing_until_it_leads():
                 first.cancel()
                 await asyncio.wait([first])
                 await other.until_metric("kvaware_operator_leading", at_least=1)
+        await http.close()
+
+
+async def test_who_was_stopped_for_a_while_writes_nothing_when_it_goes_on():
+    """A suspended node, a loop that hung: another may lead by now, and the renewal has not found out yet."""
+    slept_s = 0.0
+    timing = LeaseTiming(duration_s=60.0, renew_deadline_s=50.0, retry_s=40.0)  # no renewal while this test runs
+    async with staged(*OBJECTS) as stage:
+        stage.work.cancel()
+        await asyncio.wait([stage.work])
+        http = KubernetesHttp(Configuration(host=stage.api.url))
+        lease = LeaderLease(
+            http,
+            namespace="kvaware-system",
+            name="kvaware-operator",
+            identity=new_identity(),
+            clock=lambda: time.monotonic() + slept_s,
+            timing=timing,
+        )
+        async with running_operator(stage.operator, lease=lease) as (stage.work, port):
+            stage.url = f"http://127.0.0.1:{port}"
+            stage.extender.tell(role_load())
+            await stage.until_condition("Ready")
+            await stage.rounds()
+            before = stage.writes()
+            # when
+            slept_s = 61.0
+            stage.extender.tell(BUSY)
+            await stage.until_metric(
+                'kvaware_operator_look_seconds_count{kind="inferencemodel",result="failed"}', at_least=1
+            )
+            # then
+            assert stage.writes() == before
+            assert stage.replicas() == 1
         await http.close()
 
 
