@@ -7,6 +7,7 @@ all pods of a model, and each of them says the same; where pods must differ, hea
 import contextlib
 import json
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
@@ -15,6 +16,9 @@ from kvaware_testing.controlplane.plane import ControlPlane
 from kvaware_testing.controlplane.service import Answer, Service
 
 __all__ = ["AUDIENCE", "ModelServer", "Worker", "beating", "model_server", "pod_token"]
+
+PACE_S: Final = 0.25
+"""Between two heartbeats of a worker: a little more than the extender's ``heartbeat.minIntervalS``."""
 
 
 class ModelServer:
@@ -109,11 +113,17 @@ class Worker:
         self.model = f"{pod['metadata']['namespace']}/{model}"
         self.seq = 0
         self._extender = extender
+        self._next_at_s = 0.0
         self.token = token
 
     def heartbeat(self, *, seq: int | None = None, token: str | None = "", **figures: Any) -> Answer:
-        """Send one; the sequence number goes on by itself. ``token`` None sends none, "" its own."""
+        """Send one, not sooner than the extender takes it; the sequence number goes on by itself.
+
+        ``token`` None sends none, "" its own.
+        """
         self.seq = self.seq + 1 if seq is None else seq
+        time.sleep(max(0.0, self._next_at_s - time.monotonic()))
+        self._next_at_s = time.monotonic() + PACE_S
         body = {"seq": self.seq, "model": self.model, "role": "both", **figures}
         return self._extender.put(f"/v1/workers/{self.id}/heartbeat", body, token=self.token if token == "" else token)
 
