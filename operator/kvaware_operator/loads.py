@@ -67,6 +67,8 @@ class Loads:
         self._known_at_s: dict[ObjectKey, float] = {}
         """When a model's load was known last, or first seen to be unknown."""
         self._troubles = Troubles()
+        self._not_found: set[ObjectKey] = set()
+        """Models that the extender did not know when it was asked last."""
         self._failed = 0
         """Questions in a row that were not answered."""
 
@@ -90,6 +92,8 @@ class Loads:
         """The model is gone, or not scaled any more."""
         self._loads.pop(model, None)
         self._known_at_s.pop(model, None)
+        self._not_found.discard(model)
+        self._troubles.forget(_load_of(model))
 
     async def run(self) -> None:
         """Ask for ever. The first round is asked at once: nothing is known before it."""
@@ -119,21 +123,37 @@ class Loads:
         """One question."""
         try:
             load = await self._source.load(model)
+        except NotFoundError as error:  # about this model alone
+            self._unknown(model, error)
+            self._asked("failed")
+            self._take(model, None)
         except KvawareError as error:
-            if not isinstance(error, NotFoundError):  # that one is about this model alone
-                self._failed += 1
+            self._failed += 1
             self._troubles.failed("asking for loads", error, namespace=model.namespace, model=model.name)
             self._asked("failed")
             self._take(model, None)
         else:
             self._failed = 0
+            self._not_found.discard(model)
+            self._troubles.worked(_load_of(model))
             self._troubles.worked("asking for loads")
             self._asked("answered")
             self._take(model, load)
         finally:
             slots.release()
 
+    def _unknown(self, model: ObjectKey, error: NotFoundError) -> None:
+        """The extender does not know it. Of a model that came or went a moment ago that is no trouble."""
+        if model in self._not_found:
+            self._troubles.failed(_load_of(model), error)
+        elif model in self._scaled():
+            self._not_found.add(model)
+
     def _take(self, model: ObjectKey, load: ModelLoad | None) -> None:
         if model in self._scaled():  # else it was forgotten meanwhile
             self._loads[model] = load
             self._changed(model)
+
+
+def _load_of(model: ObjectKey) -> str:
+    return f"asking for the load of {model.namespace}/{model.name}"

@@ -26,3 +26,7 @@ class Troubles:
         """It worked."""
         if self._present.pop(what, None) is not None:
             log.info("works again", what=what)
+
+    def forget(self, what: str) -> None:
+        """Nobody tries it any more."""
+        self._present.pop(what, None)

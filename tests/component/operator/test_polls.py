@@ -80,6 +80,32 @@ async def test_a_model_that_the_extender_does_not_know_is_unknown_alone():
         assert set(gone) <= set(told)
 
 
+async def test_a_model_that_the_extender_does_not_know_is_told_once_and_only_when_that_lasts(logs):
+    """Its answers alternate with those of other models; one that came or went a moment ago is no trouble."""
+    source = Source()
+    [lost, passing, *_] = MODELS
+    source.errors = {lost: NotFoundError("no such model", status=404, reason="ModelNotFound")}
+    models = dict(MODELS)
+    async with polling(source, models=models) as (loads, _, _):
+        await eventually(lambda: source.asked[lost] >= 4)
+        assert [(each["event"], each["what"]) for each in logs] == [("failing", "asking for the load of ml/m-00")]
+        source.errors[passing] = source.errors.pop(lost)
+        await eventually(lambda: loads.of(lost) is not None and loads.of(passing) is None)
+        del models[passing]
+        loads.forget(passing)
+        asked = source.asked[lost]
+        await eventually(lambda: source.asked[lost] >= asked + 3)
+        models[passing] = None
+        source.errors.clear()
+        await eventually(lambda: loads.of(passing) is not None)
+        events = [(each["event"], each["what"]) for each in logs if not each["what"].endswith("m-01")]
+        assert events == [
+            ("failing", "asking for the load of ml/m-00"),
+            ("works again", "asking for the load of ml/m-00"),
+        ]
+        assert "works again" not in [each["event"] for each in logs if each["what"].endswith("m-01")]
+
+
 async def test_an_extender_that_is_down_is_asked_a_few_times_per_round(logs):
     """And everybody is told that the load is unknown, so that nothing is scaled by an old one."""
     source = Source()
