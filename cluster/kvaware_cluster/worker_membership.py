@@ -7,14 +7,14 @@ from typing import Any, Final, NamedTuple
 import structlog
 from cachetools import LRUCache
 
+from kvaware_cluster.belonging import claims, owning_model, role_of
 from kvaware_cluster.parse.bounds import MAX_RANK, MAX_RANKS
 from kvaware_cluster.source import Kind
 from kvaware_cluster.table import Change
 from kvaware_cluster.workloads import WorkerPod
-from kvaware_crds.names import LABEL_MODEL, LABEL_ROLE
-from kvaware_engine.observations import ModelObservation, ModelWorkers, NodeUse, ObjectKey
+from kvaware_crds.names import LABEL_ROLE
+from kvaware_engine.observations import ModelObservation, ModelWorkers, NodeSelector, NodeUse, ObjectKey
 from kvaware_engine.reports import WorkerPlace
-from kvaware_engine.tenants import selects
 
 __all__ = ["ScrapeTarget", "WorkerMembership", "split_worker"]
 
@@ -75,10 +75,9 @@ class _Worker:
 class WorkerMembership:
     """Workers as the API server shows them. One owner; every method is synchronous.
 
-    A model without a selector has the pods that its label is on; one with a selector has those that it selects, among
-    the pods that ask for GPUs or carry the label. A pod that several models claim is of the one that its label names,
-    else of the first by name. Of a replica of several pods only a LeaderWorkerSet's leader is a worker; other pods are
-    told apart by a selector. A worker is expected once its pod is bound, and until it is finished or gone.
+    Which pods are a model's is said in ``belonging``; here they are those that ask for GPUs or carry the label. Of a
+    replica of several pods only a LeaderWorkerSet's leader is a worker; other pods are told apart by a selector. A
+    worker is expected once its pod is bound, and until it is finished or gone.
 
     It is a ``Listener`` of a store (for models), and ``pod_changed`` takes the changes of worker pods.
     """
@@ -92,8 +91,10 @@ class WorkerMembership:
         self._placed = placed
         self._target_changed: Callable[[ObjectKey, ScrapeTarget | None], None] = lambda _pod, _target: None
         self._models: dict[ObjectKey, ModelObservation] = {}
-        self._selecting: dict[str, dict[ObjectKey, ModelObservation]] = {}
-        """Models with a selector, by namespace."""
+        self._selectors: dict[ObjectKey, NodeSelector | None] = {}
+        """Of all models."""
+        self._selecting: dict[str, dict[ObjectKey, NodeSelector]] = {}
+        """Of models that have one, by namespace."""
         self._namespaces: dict[str, dict[int, _Alike]] = {}
         """By namespace, and by identity of the labels, which pods share in memory."""
         self._labelled: dict[ObjectKey, dict[int, _Alike]] = {}
@@ -139,15 +140,17 @@ class WorkerMembership:
         selecting.pop(key, None)
         if new is None:
             self._models.pop(key, None)
+            self._selectors.pop(key, None)
         else:
             self._models[key] = new
-            if new.workers.selector is not None:
-                selecting[key] = new
+            selector = self._selectors[key] = new.workers.selector
+            if selector is not None:
+                selecting[key] = selector
         selects_pods = any(model is not None and model.workers.selector is not None for model in (old, new))
         touched = self._namespaces.get(namespace, {}) if selects_pods else self._labelled.get(key, {})
         for alike in list(touched.values()):
             was_its = alike.part is not None and alike.part.model == key
-            if was_its or (new is not None and _claims(new, alike.labels)):
+            if was_its or (new is not None and claims(key, new.workers.selector, alike.labels)):
                 alike.part = self._part_of(namespace, alike.labels)
                 for pod in list(alike.pods.values()):
                     self._settle(pod, alike.part)
@@ -218,19 +221,22 @@ class WorkerMembership:
                 del self._labelled[ObjectKey(namespace, pod.model)]
 
     def _part_of(self, namespace: str, labels: Mapping[str, str]) -> _Part | None:
-        named = self._models.get(ObjectKey(namespace, labels.get(LABEL_MODEL, "")))
-        if named is not None and _claims(named, labels):
-            return self._role_in(named, labels)
-        claiming = [model for model in self._selecting.get(namespace, {}).values() if _claims(model, labels)]
-        return self._role_in(min(claiming, key=lambda model: model.key), labels) if claiming else None
+        selecting = self._selecting.get(namespace, {}).items()
+        owner = owning_model(
+            labels,
+            namespace=namespace,
+            models=self._selectors,
+            selecting=(model for model, selector in selecting if claims(model, selector, labels)),
+        )
+        return None if owner is None else self._role_in(self._models[owner], labels)
 
     def _role_in(self, model: ModelObservation, labels: Mapping[str, str]) -> _Part | None:
-        """The role that the label names; without a label the only role."""
         label = labels.get(LABEL_ROLE)
-        for role in model.roles:
-            if role.name == label or (label is None and len(model.roles) == 1):
-                follower = role.pods_per_replica > 1 and labels.get(LABEL_GROUP_INDEX, "0") != "0"
-                return None if follower else _Part(model.key, role.name)
+        roles = {role.name: role for role in model.roles}
+        name = role_of(list(roles), label)
+        if name is not None:
+            follower = roles[name].pods_per_replica > 1 and labels.get(LABEL_GROUP_INDEX, "0") != "0"
+            return None if follower else _Part(model.key, name)
         self._tell(
             model.key,
             f"pods expected to name one of the roles {', '.join(role.name for role in model.roles)} in the label "
@@ -306,11 +312,6 @@ def split_worker(worker: str) -> tuple[ObjectKey, int] | None:
     if int(rank) > MAX_RANK or str(int(rank)) != rank:
         return None
     return ObjectKey(namespace, pod), int(rank)
-
-
-def _claims(model: ModelObservation, labels: Mapping[str, str]) -> bool:
-    selector = model.workers.selector
-    return labels.get(LABEL_MODEL) == model.key.name if selector is None else selects(selector, labels)
 
 
 def _is_ready(pod: WorkerPod) -> bool:

@@ -1,16 +1,16 @@
 """Which pods are a model's, and which model a pod is: by the label ``kvaware.io/model``, or by the model's selector.
 
-The rules are those of ``kvaware_cluster.worker_membership``; here every pod counts, also one that runs no worker yet.
+The rules are ``kvaware_cluster.belonging``; here every pod counts, also one that runs no worker yet.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from kvaware_cluster.belonging import claims, owning_model
 from kvaware_cluster.workloads import WorkerPod
 from kvaware_crds.names import FIELD_MANAGER_OPERATOR
 from kvaware_engine.observations import NodeSelector, ObjectKey
-from kvaware_engine.tenants import selects
 
 __all__ = ["Members"]
 
@@ -42,16 +42,17 @@ class Members:
         self._owned: dict[ObjectKey, dict[int, _Alike]] = defaultdict(dict)
         self._selectors: dict[str, dict[ObjectKey, NodeSelector]] = defaultdict(dict)
         """Of models that have one, by namespace."""
-        self._models: set[ObjectKey] = set()
+        self._models: dict[ObjectKey, NodeSelector | None] = {}
+        """Those that exist, with their selectors."""
 
     def put_model(self, model: ObjectKey, selector: NodeSelector | None) -> set[ObjectKey]:
         """A model as it is now. None: its pods are those that its name is on. Returns: models with other pods now."""
-        self._models.add(model)
+        self._models[model] = selector
         return self._model_changed(model, selector)
 
     def remove_model(self, model: ObjectKey) -> set[ObjectKey]:
         """The model is gone. Returns: models with other pods now."""
-        self._models.discard(model)
+        self._models.pop(model, None)
         return self._model_changed(model, None)
 
     def put_pod(self, key: ObjectKey, old: WorkerPod | None, new: WorkerPod | None) -> set[ObjectKey]:
@@ -101,21 +102,21 @@ class Members:
         for alike in concerned:
             if before != selector:
                 alike.claims.discard(model)
-                if selector is not None and selects(selector, alike.labels):
+                if selector is not None and claims(model, selector, alike.labels):
                     alike.claims.add(model)
             was = alike.owner
-            self._settle(alike)
+            self._settle(model.namespace, alike)
             if alike.owner != was:
                 touched |= {was, alike.owner}
         return {each for each in touched if each is not None}
 
     def _new_alike(self, namespace: str, pod: WorkerPod) -> _Alike:
         alike = _Alike(pod.labels, None if pod.model is None else ObjectKey(namespace, pod.model))
-        alike.claims = {model for model, each in self._selectors[namespace].items() if selects(each, pod.labels)}
+        alike.claims = {model for model, each in self._selectors[namespace].items() if claims(model, each, pod.labels)}
         self._alike[namespace][id(alike.labels)] = alike
         if alike.labelled is not None:
             self._labelled[alike.labelled][id(alike.labels)] = alike
-        self._settle(alike)
+        self._settle(namespace, alike)
         return alike
 
     def _drop_empty(self, namespace: str, alike: _Alike) -> None:
@@ -126,18 +127,11 @@ class Members:
             if model is not None:
                 _remove(index, model, alike)
 
-    def _settle(self, alike: _Alike) -> None:
-        """The owner: the model that the label names, else the first by name that selects the pods.
-
-        One that the label names and that does not exist is the owner where no other has the pods.
-        """
-        labelled = alike.labelled
-        by_label = labelled is not None and labelled not in self._selectors[labelled.namespace]
-        owner = min(alike.claims, default=None)
-        if labelled is not None and (
-            labelled in alike.claims or (by_label and (owner is None or labelled in self._models))
-        ):
-            owner = labelled
+    def _settle(self, namespace: str, alike: _Alike) -> None:
+        """The owner, where no model has the pods the one that their label names and that does not exist."""
+        owner = owning_model(alike.labels, namespace=namespace, models=self._models, selecting=alike.claims)
+        if owner is None and alike.labelled not in self._models:
+            owner = alike.labelled
         if owner == alike.owner:
             return
         if alike.owner is not None:

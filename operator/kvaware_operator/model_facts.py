@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from kvaware_cluster.belonging import role_of
 from kvaware_cluster.workloads import CustomResource, Scale, ScaleTarget, WorkerPod
 from kvaware_crds import InferenceModel
 from kvaware_crds.v1alpha1.inference_model import InferenceModelSpec, Role, ScalingMode
@@ -118,9 +119,9 @@ def split_by_role(
     """Pods by the role that their label names; without a label, by the only role. And those that are in none."""
     of: dict[str, list[WorkerPod]] = {role.name: [] for role in roles}
     strangers: list[WorkerPod] = []
-    only = roles[0].name if len(roles) == 1 else None
     for pod in pods:
-        of.get(pod.role or only or "", strangers).append(pod)
+        name = role_of(list(of), pod.role)
+        (strangers if name is None else of[name]).append(pod)
     return of, strangers
 
 

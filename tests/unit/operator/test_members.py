@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 
 from kvaware_engine.observations import NodeSelector, ObjectKey
 from kvaware_operator.members import Members
-from kvaware_testing.operator_harness import worker_pod
+from kvaware_operator.model_facts import split_by_role
+from kvaware_testing.operator_harness import model_of, worker_pod
 
 LLAMA, QWEN = ObjectKey("ml", "llama"), ObjectKey("ml", "qwen")
 OF_LLAMA = NodeSelector(match_labels=(("app", "llama"),))
@@ -48,6 +49,13 @@ def test_a_change_of_a_model_tells_whose_pods_change():
     assert members.remove_model(LLAMA) == {LLAMA, QWEN}
     assert members.put_model(QWEN, None) == {QWEN}
     assert members.model_of(pod) is None
+
+
+def test_an_empty_role_label_names_no_role():
+    """As for the workers in the extender: else a pod would count as a replica and bring no load."""
+    roles = model_of().resource.spec.roles
+    of, strangers = split_by_role(roles, [worker_pod("a"), worker_pod("b", role="")])
+    assert [[pod.key.name for pod in pods] for pods in (of["both"], strangers)] == [["a"], ["b"]]
 
 
 def test_finished_pods_are_no_pods():
