@@ -35,9 +35,9 @@ app = typer.Typer(
     context_settings={"max_content_width": 100},
     epilog=_lines(
         "First steps",
-        "kvaware demo                         watch an example cluster being filled",
-        "kvaware crds | kubectl apply -f -    install the API types",
-        "kvaware explain pod ml/llama-70b-0   why is this pod there, or pending?",
+        "kvaware demo                                      watch an example cluster",
+        "kvaware crds | kubectl apply --server-side -f -   install the API types",
+        "kvaware explain pod ml/llama-70b-0                why there, or why pending?",
     )
     + "\n\nDocumentation: README.md and docs/ of the checkout; why a pod is pending: docs/why-is-my-pod-pending.md.",
 )

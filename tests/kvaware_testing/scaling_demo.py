@@ -93,6 +93,7 @@ def _tell(out: Console, extender: ExtenderProcess, model: ScaledModel, server: M
         # one is kept more than the load needs, for long enough to look at them
         plane = sandbox.control_plane
         plane.apply(model.manifest(least=NODE_GPUS, most=MOST, hbm=HBM))
+        model.wait_figures(NODE_GPUS, NODE_GPUS, NODE_GPUS, timeout_s=SETTLED_S)  # else its first lines tell of before
         eventually(lambda: _valued(extender, model) == NODE_GPUS, SETTLED_S, "every worker told what it holds")
         _workers(out, extender, model)
         with _watched(out, sandbox):

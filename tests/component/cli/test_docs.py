@@ -151,7 +151,7 @@ def test_the_example_in_a_settings_page_is_accepted(tmp_path: Path, name: str, s
 
 
 def test_crds_come_with_the_package_as_one_yaml_stream(kvaware: Kvaware) -> None:
-    """``kvaware crds | kubectl apply -f -``."""
+    """``kvaware crds | kubectl apply --server-side -f -``."""
     result = kvaware("crds")
     assert result.code == 0
     crds = list(yaml.safe_load_all(result.out))
