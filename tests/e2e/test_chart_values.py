@@ -12,6 +12,7 @@ from kvaware_operator.settings import load_settings as load_operator_settings
 from kvaware_testing.chart import Helm, HelmFailedError, Manifests
 from kvaware_testing.controlplane import Binaries
 from kvaware_testing.controlplane.scheduler import EXAMPLE_CONFIG
+from kvaware_testing.repository import REPOSITORY
 
 DIGEST = f"sha256:{'0123456789abcdef' * 4}"
 
@@ -119,6 +120,29 @@ def test_a_cluster_that_is_too_old_is_refused(helm: Helm) -> None:
         pytest.param({"schedular": {}}, "additional properties 'schedular' not allowed", id="typo at the top"),
         pytest.param({"extender": {"apiPort": 99999}}, "at '/extender/apiPort': maximum", id="port out of range"),
         pytest.param({"extender": {"apiPort": "8900"}}, "at '/extender/apiPort': got string", id="port as text"),
+        pytest.param(
+            {"extender": {"extraVolumes": [{"name": "config"}]}},
+            "at '/extender/extraVolumes/0/name'",
+            id="a volume that is the chart's",
+        ),
+        pytest.param(
+            {"operator": {"extraVolumes": [{"secret": {}}]}},
+            "at '/operator/extraVolumes/0': missing property 'name'",
+            id="a volume without a name",
+        ),
+        pytest.param(
+            {"operator": {"extraVolumeMounts": [{"name": "x", "mountPath": "/etc/kvaware/more"}]}},
+            "at '/operator/extraVolumeMounts/0/mountPath'",
+            id="a mount inside the chart's",
+        ),
+        pytest.param(
+            {
+                "operator": {"extraVolumes": [{"name": "x", "emptyDir": {}}]},
+                "extender": {"extraVolumeMounts": [{"name": "x", "mountPath": "/x"}]},
+            },
+            "extender.extraVolumeMounts: x is none of extender.extraVolumes",
+            id="a mount of another pod's volume",
+        ),
         pytest.param({"extender": {"config": []}}, "at '/extender/config': got array", id="config is a list"),
         pytest.param({"image": {"digest": "abc"}}, "at '/image/digest'", id="not a digest"),
         pytest.param({"scheduler": {"httpTimeout": 5}}, "at '/scheduler/httpTimeout'", id="duration without unit"),
@@ -164,6 +188,30 @@ def test_the_operator_reads_what_the_chart_gives_it(helm: Helm, tmp_path: Path) 
     path.write_text(manifests.one("ConfigMap", "kvaware-operator")["data"]["operator.yaml"])
     settings = load_operator_settings(path, {})
     assert (settings.poll_s, settings.queue.workers) == (5, 3)
+
+
+def test_files_of_ones_own_reach_the_process_that_reads_them(helm: Helm, tmp_path: Path) -> None:
+    """The example of the page: a token for heartbeats from a Secret, hardware profiles from a ConfigMap."""
+    section = (REPOSITORY / "docs" / "install.md").read_text("utf-8").partition("### Files of your own")[2]
+    values = yaml.safe_load(section.partition("```yaml")[2].partition("```")[0])
+    token = {"name": "heartbeat", "secret": {"secretName": "kvaware-heartbeat"}}
+    profiles = {"name": "profiles", "configMap": {"name": "our-gpus"}}
+    token_mount = {"name": "heartbeat", "mountPath": "/etc/heartbeat", "readOnly": True}
+    profiles_mount = {"name": "profiles", "mountPath": "/etc/profiles", "readOnly": True}
+    manifests = helm.render(values)
+    pods = dict(pods_of(manifests))
+    assert pods["kvaware-scheduler"]["volumes"][1:] == [token, profiles]
+    assert pods["kvaware-operator"]["volumes"][1:] == [profiles]
+    own = {"name": "config", "mountPath": "/etc/kvaware", "readOnly": True}
+    assert manifests.container("kvaware-scheduler", "extender")["volumeMounts"] == [own, token_mount, profiles_mount]
+    assert manifests.container("kvaware-operator", "operator")["volumeMounts"] == [own, profiles_mount]
+    # and not the scheduler, which has no use for them
+    assert manifests.container("kvaware-scheduler", "kube-scheduler")["volumeMounts"] == [own]
+    path = tmp_path / "extender.yaml"
+    path.write_text(manifests.one("ConfigMap", "kvaware-scheduler")["data"]["extender.yaml"])
+    settings = load_settings(path, {})
+    assert settings.heartbeat.token_file == "/etc/heartbeat/token"
+    assert settings.hardware_profiles == "/etc/profiles/profiles.yaml"
 
 
 def test_ports_follow_everywhere(helm: Helm) -> None:

@@ -28,6 +28,17 @@
     {{- fail (printf "operator.config.lease.%s: the operator always acts by the Lease kvaware-operator of its own namespace, which is what it has the right to; during an update there are two operators" $key) -}}
   {{- end -}}
 {{- end -}}
+{{- range $part := list "extender" "operator" -}}
+  {{- $names := list -}}
+  {{- range (index $.Values $part).extraVolumes -}}
+    {{- $names = append $names .name -}}
+  {{- end -}}
+  {{- range (index $.Values $part).extraVolumeMounts -}}
+    {{- if not (has .name $names) -}}
+      {{- fail (printf "%s.extraVolumeMounts: %s is none of %s.extraVolumes" $part .name $part) -}}
+    {{- end -}}
+  {{- end -}}
+{{- end -}}
 {{- if eq (int .Values.extender.apiPort) (int .Values.extender.schedulerPort) -}}
   {{- fail (printf "extender.apiPort and extender.schedulerPort are both %d; they are two listeners" (int .Values.extender.apiPort)) -}}
 {{- end -}}
