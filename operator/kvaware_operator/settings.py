@@ -72,7 +72,7 @@ class OperatorSettings:
     scale_max_age_s: Seconds = 3600.0
     """A workload's scale that no watch reported as changed is read again after this time."""
     unwatched_scale_max_age_s: Seconds = 60.0
-    """The same where the workload's kind cannot be watched."""
+    """The same where the workload's kind is not watched: no right to it, or one too many (``workload_watches``)."""
     max_view_age_s: Seconds = 90.0
     """A kind that was not proven fresh for this long is stale: ``/readyz`` fails, and nothing is scaled by it."""
     settle_s: Seconds = 3.0

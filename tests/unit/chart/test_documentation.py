@@ -8,6 +8,7 @@ import yaml
 
 from kvaware_crds import InferenceModel, KVCacheBlockGroup, TenantQuota, names
 from kvaware_crds.names import ConditionType
+from kvaware_operator import scales
 from kvaware_testing.chart import CHART
 from kvaware_testing.controlplane.versions import HELM, KUBERNETES
 from kvaware_testing.repository import REPOSITORY
@@ -36,6 +37,16 @@ def test_every_row_says_where_what_and_what_to_do() -> None:
         on_pods = "/" in condition
         assert ("pods" in where) is on_pods, condition
         assert on_pods or any(kind in where for kind in KINDS), condition
+
+
+def test_every_reason_why_a_role_is_not_scaled_is_explained_and_no_other() -> None:
+    """As the operator's code has them: each is said on the object, and stands alone for whoever reads it there."""
+    sources = "".join(path.read_text("utf-8") for path in (REPOSITORY / "operator").rglob("*.py"))
+    written = re.findall(r"ScaleProblem\(\s*reason=(\"\w+\"|\w+)", sources)
+    values = {each.strip('"') if each.startswith('"') else getattr(scales, each) for each in written}
+    assert len(values) >= 5
+    *_, said = rows()["Scalable"]
+    assert set(re.findall(r"`([A-Z]\w+)`[,:]", said)) == values
 
 
 def page(name: str) -> str:
