@@ -241,10 +241,9 @@ class Scaler:
             message = f"{present} replicas are above the maximum of {high}"
             return replace(plan, target=high, reason=ScalingReason.ABOVE_MAXIMUM, message=message)
         if plan.target > high:
-            plan = replace(plan, target=high)
+            plan = replace(plan, target=high, message=f"{plan.message}; {high} is the maximum")
             if present == high:
-                message = f"{plan.message}; {high} is the maximum"
-                return replace(plan, reason=ScalingReason.AT_MAXIMUM, message=message)
+                return replace(plan, reason=ScalingReason.AT_MAXIMUM)
         return plan
 
     def _as_far_as_it_fits(

@@ -109,6 +109,14 @@ def test_a_queue_that_left_with_its_servers_did_not_get_shorter():
     assert "queue_replicas" not in answer.terms
 
 
+def test_where_the_maximum_allows_fewer_than_asked_for_the_message_says_so():
+    """Else "8 asked for, 3 there; 0 of 1 more fit" leaves open why only one is tried."""
+    load = role_load(workers=3, waiting=40, running=24)
+    answer = plan(wanting(load, replicas=3, at_most=4, rules=AT_ONCE, headroom=room(0, asked=1)))
+    assert (answer.target, answer.desired, answer.reason) == (3, 4, ScalingReason.HBM_CONSTRAINED)
+    assert "8 replicas asked for, 3 there; 4 is the maximum; 0 of 1 more fit" in answer.message
+
+
 def test_token_rates_above_capacity_ask_for_replicas():
     """1,400 answer tokens/s at 533 each: 2.6 → 3."""
     answer = plan(wanting(decoding(1400), rules=AT_ONCE, headroom=ROOMY))
