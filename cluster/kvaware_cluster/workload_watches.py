@@ -124,8 +124,12 @@ class WorkloadWatches:
 
     def ages(self) -> Mapping[WorkloadKind, float | None]:
         """Seconds since each wanted kind's view was last proven fresh; None: it cannot be watched (yet)."""
-        watched = self._watched
-        return {kind: watched[kind].reflector.age_s() if kind in watched else None for kind in self._kinds}
+        return {kind: self.age_s(kind) for kind in self._kinds}
+
+    def age_s(self, kind: WorkloadKind) -> float | None:
+        """The same of one kind."""
+        watched = self._watched.get(kind)
+        return None if watched is None else watched.reflector.age_s()
 
     def unwatched(self) -> Mapping[WorkloadKind, str]:
         """Wanted kinds that are not watched, and why not."""

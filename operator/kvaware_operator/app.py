@@ -135,7 +135,7 @@ class Operator:
             self.api,
             max_age_s=settings.scale_max_age_s,
             unwatched_max_age_s=settings.unwatched_scale_max_age_s,
-            watched=lambda target: self.workloads.ages().get(target.workload_kind) is not None,
+            watched=lambda target: self.workloads.age_s(target.workload_kind) is not None,
             clock=clock,
         )
         self.loads = Loads(
