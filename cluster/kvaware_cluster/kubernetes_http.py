@@ -164,7 +164,8 @@ def object_path(resources: str, namespace: str, name: str) -> str:
 
     Raises: NotFoundError for what cannot be a name and would lead to another path: names come from specs and requests.
     """
-    if name in {"", ".", ".."} or namespace in {".", ".."}:
+    # An API server takes %2F apart again: "a/b" would be the subresource b of a, which nobody may read.
+    if name in {"", ".", ".."} or namespace in {".", ".."} or any(mark in name + namespace for mark in "/%"):
         raise NotFoundError(f"expected the name of an object, got {namespace}/{name}", status=404, reason="NotFound")
     prefix, plural = resources.rsplit("/", 1)
     within = f"namespaces/{quote(namespace, safe='')}/" if namespace else ""

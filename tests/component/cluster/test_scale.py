@@ -129,7 +129,7 @@ async def test_a_workload_that_is_not_there_is_not_found(api, cluster):
         await cluster.read_scale(LLAMA)
 
 
-@pytest.mark.parametrize("name", ["", ".", ".."])
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "../../kube-system/deployments/dns", "a%2Fb"])
 async def test_a_name_that_is_a_step_in_a_path_is_not_found(api, cluster, name: str):
     """``scaleTargetRef.name`` is free text: it must not lead to another object's scale."""
     with pytest.raises(NotFoundError):
