@@ -51,7 +51,7 @@ def test_a_refused_bind_leaves_the_pod_waiting(sandbox: Sandbox, extender: Exten
     assert pods_booked(extender, node) == {"thief"}
     # and when the thief is gone the pod is placed
     sandbox.control_plane.kubectl("delete", "pod", "thief", "-n", sandbox.namespace)
-    assert sandbox.wait_bound("server", timeout_s=15) == node
+    assert sandbox.wait_bound("server", timeout_s=30) == node
     assert reservation_of(sandbox.get_pod("server")).hbm_per_gpu_bytes == 60 * GIB
 
 
@@ -154,7 +154,7 @@ def test_a_late_bind_does_not_get_what_was_given_away(
     assert pods_booked(extender, node) == {"quick"}
     # and
     sandbox.control_plane.kubectl("delete", "pod", "quick", "-n", sandbox.namespace)
-    assert sandbox.wait_bound("late", timeout_s=15) == node
+    assert sandbox.wait_bound("late", timeout_s=30) == node
 
 
 def test_a_binding_that_the_api_server_confirms_too_late_is_booked_once(

@@ -109,7 +109,7 @@ def test_a_half_bound_group_cannot_arise(sandbox: Sandbox, extender: ExtenderPro
     assert after["/filter"] - before["/filter"] <= 2 * len(MEMBERS), "no hot loop"
     # and when the thief is gone all four are bound
     sandbox.control_plane.kubectl("delete", "pod", "thief", "-n", sandbox.namespace)
-    assert {sandbox.wait_bound(name, timeout_s=15) for name in MEMBERS} == set(nodes)
+    assert {sandbox.wait_bound(name, timeout_s=30) for name in MEMBERS} == set(nodes)
 
 
 def test_a_group_for_which_quota_is_short_waits_whole_and_comes_whole(sandbox: Sandbox, calls: Proxy) -> None:
@@ -129,7 +129,7 @@ def test_a_group_for_which_quota_is_short_waits_whole_and_comes_whole(sandbox: S
     # and
     sandbox.control_plane.apply(sandbox.quota("team", gpus=4))
     for name in MEMBERS:
-        sandbox.wait_bound(name, timeout_s=10)
+        sandbox.wait_bound(name, timeout_s=30)
 
 
 def test_nobody_dies_for_a_group_that_quota_refuses(

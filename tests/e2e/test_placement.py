@@ -98,7 +98,7 @@ def test_a_pod_waits_where_gpus_are_free_and_hbm_is_not(sandbox: Sandbox) -> Non
     assert sandbox.wait_bound("small") == node
     # and when memory frees, the waiting pod comes at once, not with the scheduler's next look in 5 minutes
     sandbox.control_plane.kubectl("delete", "pod", "first", "-n", sandbox.namespace)
-    assert sandbox.wait_bound("second", timeout_s=10) == node
+    assert sandbox.wait_bound("second", timeout_s=30) == node
 
 
 def test_a_model_that_no_gpu_can_hold_is_refused(sandbox: Sandbox) -> None:
@@ -122,7 +122,7 @@ def test_a_tenant_at_its_limit_waits_until_a_pod_of_its_ends(sandbox: Sandbox) -
     sandbox.wait_refused("third", REFUSAL_TEXTS[Reason.TENANT_GPU_LIMIT])
     # and
     sandbox.control_plane.kubectl("delete", "pod", "first", "-n", sandbox.namespace)
-    assert sandbox.wait_bound("third", timeout_s=10)
+    assert sandbox.wait_bound("third", timeout_s=30)
 
 
 def test_a_tenant_at_its_limit_goes_on_when_the_limit_is_raised(sandbox: Sandbox) -> None:
@@ -135,7 +135,7 @@ def test_a_tenant_at_its_limit_goes_on_when_the_limit_is_raised(sandbox: Sandbox
     # when
     sandbox.control_plane.apply(sandbox.quota("team", gpus=1))
     # then
-    assert sandbox.wait_bound("server", timeout_s=10)
+    assert sandbox.wait_bound("server", timeout_s=30)
 
 
 def test_a_refusal_that_stays_is_quiet_and_kills_nobody(

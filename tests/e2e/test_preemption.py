@@ -134,7 +134,7 @@ def test_while_the_victim_ends_slowly_nobody_else_dies(
         control_plane.create(sandbox.pod("later", priority_class=low))
         sandbox.wait_refused("later", "Insufficient nvidia.com/gpu")
         release(sandbox, victim)
-        assert sandbox.wait_bound("vip", timeout_s=10) == at[victim]
+        assert sandbox.wait_bound("vip", timeout_s=30) == at[victim]
         assert sandbox.node_of("later") is None
     finally:
         for name in at:
@@ -192,7 +192,7 @@ def test_victims_are_added_where_hbm_is_short_and_the_pod_waits_for_all_of_them(
         assert alive(sandbox) == {f"cpu-{1 - index}", f"hbm-{1 - index}"}
         assert sandbox.get_pod("vip")["status"].get("nominatedNodeName") == nominated
         release(sandbox, f"hbm-{index}")
-        assert sandbox.wait_bound("vip", timeout_s=10) == nominated
+        assert sandbox.wait_bound("vip", timeout_s=30) == nominated
     finally:
         for index in range(2):
             release(sandbox, f"hbm-{index}")
@@ -248,7 +248,7 @@ def test_a_restarted_extender_still_keeps_the_nominated_node(
         assert extender.verb("filter", {"Pod": thief, **offer})["NodeNames"] == []
         assert extender.verb("filter", {"Pod": sandbox.get_pod("vip"), **offer})["NodeNames"] == [node]
         start_scheduler(extender.scheduler_url)
-        assert sandbox.wait_bound("vip", timeout_s=15) == node
+        assert sandbox.wait_bound("vip", timeout_s=30) == node
     finally:
         release(sandbox, "victim")
 

@@ -88,4 +88,4 @@ def test_the_api_server_restarts(control_plane: ControlPlane, sandbox: Sandbox, 
     assert pods_booked(extender, node) == {"before", "fits"}
     # and what is deleted afterwards is seen
     control_plane.kubectl("delete", "pod", "before", "-n", sandbox.namespace)
-    assert sandbox.wait_bound("too-much", timeout_s=15) == node
+    assert sandbox.wait_bound("too-much", timeout_s=30) == node

@@ -400,7 +400,7 @@ class Stage:
 
     async def until_ready(self, status: int = 200, word: str = "") -> str:
         """Wait for an answer of ``/readyz`` that holds a word. Returns: its text."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while True:
                 told, text = await self.get("/readyz")
                 if told == status and word in text:

@@ -56,7 +56,7 @@ class Recorder:
 
     async def until(self, holds: Callable[[], bool]) -> None:
         """Wait for a state that something told to this listener brings about."""
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not holds():
                 self._news.clear()
                 await self._news.wait()
@@ -67,7 +67,7 @@ class Recorder:
 
 async def eventually(holds: Callable[[], bool]) -> None:
     """Wait for a state of the fake server or of an age, which nobody announces."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         while not holds():  # noqa: ASYNC110  # see above
             await asyncio.sleep(0.002)
 

@@ -67,7 +67,7 @@ async def test_it_takes_the_lease_works_and_ends_in_order(tmp_path: Path) -> Non
             lease = ("default", "kvaware-operator")
             assert api.objects["lease"][lease]["spec"]["holderIdentity"]
             child.send_signal(signal.SIGTERM)
-            async with asyncio.timeout(8):
+            async with asyncio.timeout(20):
                 assert await child.wait() == 0
             assert api.objects["lease"][lease]["spec"]["holderIdentity"] == ""
 

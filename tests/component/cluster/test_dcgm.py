@@ -125,7 +125,7 @@ class Scraped:
         self.news.set()
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while len(self.uses) < count:
                 self.news.clear()
                 await self.news.wait()
@@ -199,7 +199,7 @@ async def test_the_first_round_is_over_when_every_exporter_was_tried_or_the_time
         assert not scraper.went_round()
         scraped.hold.set()
         await scraped.until(3)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not scraper.went_round():  # noqa: ASYNC110  # the scraper has no event for it
                 await asyncio.sleep(0)
     scraped.hold.clear()
@@ -297,7 +297,7 @@ async def test_scrapes_are_bounded_and_dead_exporters_do_not_stop_the_others():
         for number in range(20):
             scraped.answers[f"n{number}"] = WHOLE
             appear(scraper, f"n{number}")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while len(scraped.asked) < 4:
                 scraped.news.clear()
                 await scraped.news.wait()

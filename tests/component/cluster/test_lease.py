@@ -89,7 +89,7 @@ class Candidate:
 
     async def outcome(self) -> Any:
         assert self.task is not None
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             (outcome,) = await asyncio.gather(self.task, return_exceptions=True)
         return outcome
 

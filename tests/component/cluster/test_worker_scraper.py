@@ -84,7 +84,7 @@ class Scraping:
         self.membership.pod_changed(Change("workerpod", pod.key, None, pod))
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not holds():
                 self.news.clear()
                 await self.news.wait()
@@ -233,7 +233,7 @@ async def test_a_worker_that_answers_every_third_time_is_slowed_down(reader, clo
         seen.model(port_of(url))
         seen.pod("flaky", ip="127.0.0.2")
         seen.pod()
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while asked < 5:  # noqa: ASYNC110  # a miss is told to nobody
                 await asyncio.sleep(0.002)
         told = len(seen.reports)
@@ -259,7 +259,7 @@ async def test_a_namespace_of_slow_pods_leaves_places_to_others(clock):
         seen.model(8000, namespace="slow")
         for number in range(100):
             seen.pod(f"p-{number}", namespace="slow", ip="127.0.0.2")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await full.wait()
             seen.pod()
             while "ml" not in seen.scraper._loop._due._waiting:  # noqa: ASYNC110  # that one is due is told to nobody
@@ -287,7 +287,7 @@ async def test_only_so_many_are_asked_at_a_time(clock):
         seen.model(8000)
         for number in range(20):
             seen.pod(f"p-{number}")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await full.wait()
         hold.set()
         await seen.until(lambda: len({report.worker for report in seen.reports}) == 20)
@@ -452,7 +452,7 @@ async def test_the_store_tells_of_worker_pods_and_their_reports_follow(api, sour
             await seen.until(lambda: bool(seen.reports))
             assert {key.name for key in store.worker_pods} == {"p-0"}
             await api.delete("pod", "ml", "p-0")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(30):
                 while seen.places:  # noqa: ASYNC110  # places are told, reports only while there are some
                     await asyncio.sleep(0.002)
             assert not store.worker_pods

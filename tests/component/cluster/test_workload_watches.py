@@ -40,7 +40,7 @@ class Told:
         self._news.set()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             while not holds():
                 self._news.clear()
                 await self._news.wait()
@@ -283,5 +283,5 @@ async def test_a_watch_that_ends_by_itself_ends_all(watches, monkeypatch):
     monkeypatch.setattr(Reflector, "run", end)
     watches.want([LLAMA])
     with pytest.raises(RuntimeError, match="watch-apps/v1 Deployment ended by itself"):
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             await watches.run()

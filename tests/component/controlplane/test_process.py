@@ -29,7 +29,7 @@ def server(tmp_path: Path) -> Iterator[Process]:
 def test_a_process_is_ready_when_it_answers_and_starts_again_on_its_port(server: Process) -> None:
     for _ in range(2):
         server.start()
-        server.wait_ready(timeout_s=10)
+        server.wait_ready(timeout_s=30)
         assert server.alive
         server.stop()
         assert not server.alive
@@ -44,7 +44,7 @@ def test_a_process_that_ends_shows_the_tail_of_its_log(tmp_path: Path) -> None:
     process.start()
     # then
     with pytest.raises(ProcessFailedError, match=r"(?s)broken ended: exit status 3.*cannot bind port"):
-        process.wait_ready(timeout_s=10)
+        process.wait_ready(timeout_s=30)
 
 
 def test_a_process_that_does_not_listen_to_reason_is_killed(tmp_path: Path) -> None:
