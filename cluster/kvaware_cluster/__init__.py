@@ -47,6 +47,7 @@ from kvaware_cluster.source import (
     Kind,
     ListPage,
     Source,
+    TokenIdentity,
     WatchEvent,
 )
 from kvaware_cluster.store import Listener, Store
@@ -61,7 +62,6 @@ from kvaware_cluster.workloads import (
     Owner,
     Scale,
     ScaleTarget,
-    TokenIdentity,
     WorkerPod,
     WorkloadKind,
 )

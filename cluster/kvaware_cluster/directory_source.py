@@ -13,8 +13,7 @@ from typing import Any, Final, Self
 
 from kvaware_cluster.errors import ConflictError, GoneError, NotFoundError, WorkerError
 from kvaware_cluster.manifests import CREATED_AT, Folder, complete, load_folder
-from kvaware_cluster.source import EventType, ExporterTarget, Kind, ListPage, RawObject, WatchEvent
-from kvaware_cluster.workloads import TokenIdentity
+from kvaware_cluster.source import EventType, ExporterTarget, Kind, ListPage, RawObject, TokenIdentity, WatchEvent
 from kvaware_crds.errors import ConfigError, WireError
 from kvaware_engine.observations import ObjectKey
 

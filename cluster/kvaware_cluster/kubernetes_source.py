@@ -13,9 +13,8 @@ from kvaware_cluster.kubernetes_http import KubernetesHttp, pod_path
 from kvaware_cluster.list_watch import list_pages, watch
 from kvaware_cluster.metrics_reader import MetricsReader
 from kvaware_cluster.settings import KubernetesSettings
-from kvaware_cluster.source import ExporterTarget, Kind, ListPage, RawObject, WatchEvent
+from kvaware_cluster.source import ExporterTarget, Kind, ListPage, RawObject, TokenIdentity, WatchEvent
 from kvaware_cluster.token_review import review_token
-from kvaware_cluster.workloads import TokenIdentity
 from kvaware_crds.names import GROUP, VERSION
 
 if TYPE_CHECKING:

@@ -3,10 +3,9 @@
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
-if TYPE_CHECKING:  # its module needs Kind
-    from kvaware_cluster.workloads import TokenIdentity
+from kvaware_engine.observations import ObjectKey
 
 __all__ = [
     "CUSTOM_KINDS",
@@ -17,6 +16,7 @@ __all__ = [
     "ListPage",
     "RawObject",
     "Source",
+    "TokenIdentity",
     "WatchEvent",
     "Watchable",
 ]
@@ -83,6 +83,17 @@ class ExporterTarget:
 K_contra = TypeVar("K_contra", contravariant=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenIdentity:
+    """Who a bearer token belongs to, as TokenReview says."""
+
+    username: str
+    """``system:serviceaccount:<namespace>:<name>`` for a pod."""
+    pod: ObjectKey | None
+    """The pod that the token is bound to, where it is."""
+    pod_uid: str | None
+
+
 class Watchable(Protocol[K_contra]):
     """What can be listed and watched, by kind.
 
@@ -125,7 +136,7 @@ class Source(Watchable[Kind], Protocol):
         """The text of ``http://<address>/metrics``, whole and in time; ``what`` names it in errors. WorkerError."""
         ...
 
-    async def review_token(self, token: str, *, audiences: Sequence[str]) -> "TokenIdentity | None":
+    async def review_token(self, token: str, *, audiences: Sequence[str]) -> TokenIdentity | None:
         """Whose bearer token this is; None when it is nobody's, or not meant for one of the audiences.
 
         ConfigError when there is nobody who could say.

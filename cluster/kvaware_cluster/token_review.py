@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from kvaware_cluster.kubernetes_http import KubernetesHttp, object_of
 from kvaware_cluster.parse.wire import mapping, string
-from kvaware_cluster.workloads import TokenIdentity
+from kvaware_cluster.source import TokenIdentity
 from kvaware_crds.errors import UpstreamError, WireError
 from kvaware_engine.observations import ObjectKey
 

@@ -15,7 +15,6 @@ __all__ = [
     "Owner",
     "Scale",
     "ScaleTarget",
-    "TokenIdentity",
     "WorkerPod",
     "WorkloadKind",
 ]
@@ -123,17 +122,6 @@ class CustomResource:
     """Names the field, what was expected and what came."""
     status: Mapping[str, Any]
     """As the API server has it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenIdentity:
-    """Who a bearer token belongs to, as TokenReview says."""
-
-    username: str
-    """``system:serviceaccount:<namespace>:<name>`` for a pod."""
-    pod: ObjectKey | None
-    """The pod that the token is bound to, where it is."""
-    pod_uid: str | None
 
 
 class ClusterApi(Protocol):
