@@ -182,6 +182,22 @@ class WorkerMembership:
             self._place_ranks(known)
         return known.places.get(rank)
 
+    def silent(self, worker: str) -> bool:
+        """This worker has not beaten for long: it is expected no more, unless a scrape shows it.
+
+        Returns: whether its heartbeats count no more. False: its rank is the lowest of its pod, and one is expected.
+        """
+        split = split_worker(worker)
+        known = None if split is None else self._workers.get(split[0])
+        if known is None or split is None or split[1] not in known.heard_ranks:
+            return True
+        rank = split[1]
+        if rank not in known.scraped_ranks and rank == min(known.ranks()):
+            return False
+        known.heard_ranks -= {rank}
+        self._place_ranks(known)
+        return True
+
     def place(self, worker: str) -> WorkerPlace | None:
         """A worker that is expected; None: there is none of this id."""
         split = split_worker(worker)

@@ -109,7 +109,12 @@ class Extender:
         )
         self.store.subscribe(self.feed)
         self.workers = Workers(settings.workers, profiles)
-        self.worker_feed = WorkerFeed(self.workers, view=self.store, metrics=self.metrics)
+        self.worker_feed = WorkerFeed(
+            self.workers,
+            view=self.store,
+            metrics=self.metrics,
+            report_timeout_s=settings.workers.report_timeout_s,
+        )
         self.store.subscribe(self.worker_feed)
         self.store.on_worker_pod(self.worker_feed.membership.pod_changed)
         self.scraper = WorkerScraper(

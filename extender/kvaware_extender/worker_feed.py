@@ -1,8 +1,9 @@
 """What the API server and the workers tell of workers goes into ``Workers``, with the GPUs that they run on added."""
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from kvaware_cluster import Change, Kind, WorkerMembership, split_worker
 from kvaware_engine import (
@@ -20,6 +21,10 @@ from kvaware_extender.metrics import Metrics
 
 __all__ = ["WorkerFeed"]
 
+FORGOTTEN_AFTER_TIMEOUTS: Final = 3.0
+"""Report time-outs for which a data-parallel rank may be silent until it is expected no more. Long enough for a server
+that restarts in its container to be heard again; a wrong rank in one heartbeat must not hold up scaling for ever."""
+
 
 class Observed(Protocol):
     """The store, as far as a worker's GPUs are concerned."""
@@ -36,7 +41,9 @@ class Observed(Protocol):
 class WorkerFeed:
     """A listener of the store. Nothing here reaches the engine that places pods: reports are no input of it."""
 
-    def __init__(self, workers: Workers, *, view: Observed, metrics: Metrics) -> None:
+    def __init__(self, workers: Workers, *, view: Observed, metrics: Metrics, report_timeout_s: float) -> None:
+        """Know nothing yet; ``report_timeout_s`` is that of the workers' settings."""
+        self._forgotten_after_s = FORGOTTEN_AFTER_TIMEOUTS * report_timeout_s
         self._workers = workers
         self._view = view
         self._metrics = metrics
@@ -47,6 +54,8 @@ class WorkerFeed:
         """Pod to its workers."""
         self._on_node: dict[str, set[str]] = {}
         self._of_model: dict[ObjectKey, set[str]] = {}
+        self._heard_at_s: OrderedDict[str, float] = OrderedDict()
+        """When each worker beat last, who has been silent for longest first."""
 
     def changed(self, change: Change[Any]) -> None:
         """A model or a node changed: so may have what its workers are and what they run on."""
@@ -64,19 +73,35 @@ class WorkerFeed:
 
     def scraped(self, report: WorkerReport, *, now_s: float) -> None:
         """A worker's ``/metrics`` were read."""
+        self._forget_silent(now_s)
         self._metrics.scrapes[self._workers.observe(report, now_s=now_s)].inc()
 
     def beat(self, report: WorkerReport, *, now_s: float) -> ReportVerdict:
-        """A worker sent a heartbeat. A data-parallel rank that was not known is expected from now on."""
+        """A worker sent a heartbeat. A data-parallel rank that was not known is expected until it is silent."""
+        self._forget_silent(now_s)
         place = self.membership.heard(report.worker)
         if place is None:
             return ReportVerdict.UNKNOWN_WORKER
+        self._heard_at_s[report.worker] = now_s
+        self._heard_at_s.move_to_end(report.worker)
         return self._workers.observe(replace(report, incarnation=place.incarnation), now_s=now_s)
 
     def model_of(self, pod: ObjectKey) -> ObjectKey | None:
         """Whose workers the pod runs; None: it runs none."""
         worker = next(iter(self._ranks.get(pod, ())), None)
         return self._places[worker].model if worker is not None else None
+
+    def _forget_silent(self, now_s: float) -> None:
+        """Expect no more the ranks that have been silent for long. Where nobody reports nothing is known anyway."""
+        while self._heard_at_s:
+            worker, heard_at_s = next(iter(self._heard_at_s.items()))
+            if now_s - heard_at_s <= self._forgotten_after_s:
+                return
+            if self.membership.silent(worker):
+                self._heard_at_s.pop(worker, None)
+            else:  # perhaps another rank is the lowest by then
+                self._heard_at_s[worker] = now_s
+                self._heard_at_s.move_to_end(worker)
 
     def _placed(self, worker: str, place: WorkerPlace | None) -> None:
         before = self._places.pop(worker, None)
@@ -94,6 +119,7 @@ class WorkerFeed:
             if place.node is not None:
                 self._on_node.setdefault(place.node, set()).add(worker)
         else:
+            self._heard_at_s.pop(worker, None)
             self._workers.expect(worker, None)
         # Another rank of the pod takes its share of the GPUs.
         self._expect_again(self._ranks.get(pod, ()))

@@ -1,11 +1,12 @@
 """The parts behind the routes of workers: tokens and whose they are, pace, which GPUs a worker uses."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from kvaware_cluster import Change, Kind, TokenIdentity, parse_model, parse_node, parse_pod, parse_worker_pod
-from kvaware_engine import ObjectKey, Workers
+from kvaware_engine import ObjectKey, ReportSource, ReportVerdict, WorkerReport, Workers
 from kvaware_extender.intervals import Intervals
 from kvaware_extender.metrics import Metrics
 from kvaware_extender.openapi import describe
@@ -161,7 +162,7 @@ class Observed:
 def fed(*objects: Raw) -> tuple[WorkerFeed, Workers]:
     """A feed that saw everything."""
     view, workers = Observed(*objects), Workers()
-    feed = WorkerFeed(workers, view=view, metrics=Metrics(FakeClock()))  # type: ignore[arg-type]  # enough of a store
+    feed = WorkerFeed(workers, view=view, metrics=Metrics(FakeClock()), report_timeout_s=40)  # type: ignore[arg-type]  # enough of a store
     for key, model in view.objects(Kind.INFERENCE_MODEL).items():
         feed.changed(Change(Kind.INFERENCE_MODEL, key, None, model))
     for raw in view.raw_pods:
@@ -172,7 +173,9 @@ def fed(*objects: Raw) -> tuple[WorkerFeed, Workers]:
 
 
 def server(gpus: int, **labels: str) -> Raw:
-    return raw_pod("w", node="n1", gpus=gpus, labels={"kvaware.io/model": "llama", **labels})
+    """Of a pod that is Ready."""
+    conditions = [{"type": "Ready", "status": "True"}]
+    return raw_pod("w", node="n1", gpus=gpus, labels={"kvaware.io/model": "llama", **labels}, conditions=conditions)
 
 
 def test_a_workers_speed_is_that_of_its_gpus():
@@ -204,11 +207,83 @@ def test_the_leader_of_a_replica_of_several_pods_speaks_for_all_their_gpus():
 
 def test_workers_of_a_pod_that_is_gone_are_gone():
     feed, workers = fed(raw_node("n1"), raw_model("llama"), server(4))
-    feed.membership.heard("ml:w:1")
+    feed.beat(report(1, now_s=0), now_s=0)
     pod = next(iter(feed.membership._workers.values())).pod
     feed.membership.pod_changed(Change("workerpod", pod.key, pod, None))
     assert workers.views(now_s=0) == []
-    assert (feed._places, feed._ranks, feed._on_node, feed._of_model) == ({}, {}, {}, {})
+    assert (feed._places, feed._ranks, feed._on_node, feed._of_model, feed._heard_at_s) == ({}, {}, {}, {}, {})
+
+
+def report(rank: int, *, now_s: float, incarnation: str = "") -> WorkerReport:
+    return WorkerReport(
+        worker=f"ml:w:{rank}",
+        model=ObjectKey("ml", "llama"),
+        incarnation=incarnation,
+        source=ReportSource.SCRAPE if incarnation else ReportSource.HEARTBEAT,
+        observed_at_s=now_s,
+        waiting=1,
+    )
+
+
+def told_of(feed: WorkerFeed, workers: Workers, *, now_s: float) -> tuple[int, int]:
+    """Workers that report, of how many that are expected; the bookkeeping of the feed follows."""
+    [role] = workers.load(ObjectKey("ml", "llama"), ["both"], now_s=now_s).roles
+    assert set(feed._places) == {view.worker for view in workers.views(now_s=now_s)}
+    return role.reporting, role.workers
+
+
+def test_ranks_that_were_heard_long_ago_are_expected_no_more():
+    """Heartbeats with wrong ranks, once: what they left behind would keep the model's load unknown for ever."""
+    feed, workers = fed(raw_node("n1"), raw_model("llama"), server(4))
+    for rank in range(401):
+        feed.beat(report(rank, now_s=0), now_s=0)
+    for now_s in (40, 80, 120):
+        feed.beat(report(0, now_s=now_s), now_s=now_s)
+    assert told_of(feed, workers, now_s=120) == (1, 64)
+    feed.beat(report(0, now_s=121), now_s=121)
+    assert told_of(feed, workers, now_s=121) == (1, 1)
+    assert workers._workers["ml:w:0"].place.gpus == 4
+    # and there is room again for those that were too many
+    assert feed.beat(report(400, now_s=122), now_s=122) is ReportVerdict.TAKEN
+
+
+def test_what_another_pod_reports_is_enough_to_find_out_that_ranks_are_silent():
+    """The whole pod is silent; the lowest of its ranks stays, or nobody would expect it."""
+    other = raw_pod("x", node="n1", gpus=4, labels={"kvaware.io/model": "llama"})
+    feed, workers = fed(raw_node("n1"), raw_model("llama"), server(4), other)
+    for rank in (5, 6, 7):
+        feed.beat(report(rank, now_s=0), now_s=0)
+    incarnation = workers._workers["ml:x:0"].place.incarnation
+    for now_s in (121, 300):
+        feed.scraped(replace(report(0, now_s=now_s, incarnation=incarnation), worker="ml:x:0"), now_s=now_s)
+        assert [view.worker for view in workers.views(now_s=now_s)] == ["ml:w:5", "ml:x:0"]
+
+
+def test_a_rank_that_was_the_lowest_is_forgotten_once_another_is():
+    """It came first, and wrong."""
+    feed, workers = fed(raw_node("n1"), raw_model("llama"), server(4))
+    feed.beat(report(400, now_s=0), now_s=0)
+    for now_s in range(100, 300, 10):
+        feed.beat(report(0, now_s=now_s), now_s=now_s)
+    assert told_of(feed, workers, now_s=290) == (1, 1)
+
+
+def test_a_silent_rank_that_a_scrape_still_shows_is_expected():
+    feed, workers = fed(raw_node("n1"), raw_model("llama"), server(4))
+    incarnation = workers._workers["ml:w:0"].place.incarnation
+    for rank in (0, 1, 2):
+        feed.beat(report(rank, now_s=0), now_s=0)
+    feed.membership.scraped(ObjectKey("ml", "w"), [0, 1], incarnation=incarnation)
+    feed.scraped(report(0, now_s=500, incarnation=incarnation), now_s=500)
+    assert told_of(feed, workers, now_s=500) == (1, 2)
+
+
+def test_a_rank_that_goes_on_is_never_forgotten():
+    feed, workers = fed(raw_node("n1"), raw_model("llama"), server(4))
+    for now_s in range(0, 1000, 100):
+        for rank in (0, 1):
+            feed.beat(report(rank, now_s=now_s), now_s=now_s)
+    assert told_of(feed, workers, now_s=900) == (2, 2)
 
 
 async def test_the_description_of_a_heartbeat_stands_alone():
