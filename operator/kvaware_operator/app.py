@@ -193,6 +193,7 @@ class Operator:
         """Whether the operator can do its work, and what hampers it."""
         return readiness(
             leading=self._leading,
+            lease_problem=None if self.lease is None else self.lease.problem,
             ended=self.ended,
             ages_s=self._ages_s(),
             max_age_s=self.settings.max_view_age_s,

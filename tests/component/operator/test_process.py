@@ -207,6 +207,31 @@ async def test_a_standby_is_ready_and_does_nothing_until_it_leads():
         await http.close()
 
 
+async def test_a_standby_that_cannot_reach_the_api_server_is_not_ready():
+    """It could not take over; once it is answered it is ready again."""
+    timing = LeaseTiming(duration_s=1.0, renew_deadline_s=0.6, retry_s=0.05)
+    async with staged(*OBJECTS) as stage:
+        stage.work.cancel()
+        await asyncio.wait([stage.work])
+        http = KubernetesHttp(Configuration(host=stage.api.url))
+        lease = LeaderLease(
+            http,
+            namespace="kvaware-system",
+            name="kvaware-operator",
+            identity=new_identity(),
+            clock=time.monotonic,
+            timing=timing,
+        )
+        await stage.api.stop()
+        async with running_operator(stage.operator, lease=lease) as (stage.work, port):
+            stage.url = f"http://127.0.0.1:{port}"
+            told = await stage.until_ready(503, "the lease cannot be read or written: ")
+            assert "ok" not in told.splitlines()
+            await stage.api.start()
+            await stage.until_ready()
+        await http.close()
+
+
 async def test_who_was_stopped_for_a_while_writes_nothing_when_it_goes_on():
     """A suspended node, a loop that hung: another may lead by now, and the renewal has not found out yet."""
     slept_s = 0.0

@@ -24,6 +24,15 @@ TARGET = ScaleTarget("apps/v1", "Deployment", "ml", "llama")
     [
         pytest.param({}, True, ["ok"], id="all is well"),
         pytest.param({"leading": False}, True, ["waits for the lease"], id="a standby could take over"),
+        pytest.param(
+            {"leading": False, "lease_problem": "UpstreamError: refused"},
+            False,
+            ["the lease cannot be read or written: UpstreamError: refused"],
+            id="a standby that could not take over",
+        ),
+        pytest.param(
+            {"lease_problem": "UpstreamError: refused"}, True, ["ok"], id="a leader whose renewal is tried again"
+        ),
         pytest.param({"ended": "store"}, False, ["the background task store has ended"], id="a part of it died"),
         pytest.param(
             {"ages_s": {Kind.POD: None}}, False, ["pod: not listed yet, or its CRD or the right"], id="unknown kind"
@@ -36,7 +45,15 @@ TARGET = ScaleTarget("apps/v1", "Deployment", "ml", "llama")
     ],
 )
 def test_readiness_says_what_is_wrong(changes, ready, words):
-    given = {"leading": True, "ended": None, "ages_s": {Kind.POD: 1.0}, "max_age_s": 90.0, "notes": {}, **changes}
+    given = {
+        "leading": True,
+        "lease_problem": None,
+        "ended": None,
+        "ages_s": {Kind.POD: 1.0},
+        "max_age_s": 90.0,
+        "notes": {},
+        **changes,
+    }
     is_ready, text = readiness(**given)
     assert is_ready is ready
     for word in words:
