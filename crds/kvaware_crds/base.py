@@ -37,13 +37,21 @@ class Rule:
     """What the user reads when it does not hold: what is expected."""
     holds: Callable[[Any], bool]
     """The Python twin: the value to whether the rule holds."""
+    came: Callable[[Any], str] | None = None
+    """The value to what came, in few words; None: the message is enough. The API server's message goes without."""
+
+    def broken_by(self, value: Any) -> str:
+        """The message, with what came."""
+        return self.message if self.came is None else f"{self.message}, got {self.came(value)}"
 
 
-def rule(cel: str, message: str) -> Callable[[Callable[[M], bool]], Callable[[M], bool]]:
+def rule(
+    cel: str, message: str, *, came: Callable[[Any], str] | None = None
+) -> Callable[[Callable[[M], bool]], Callable[[M], bool]]:
     """Mark a method as the Python twin of a :class:`Rule`: it says whether the rule holds."""
 
     def mark(method: Callable[[M], bool]) -> Callable[[M], bool]:
-        method.__dict__["kvaware_rule"] = Rule(cel, message, method)
+        method.__dict__["kvaware_rule"] = Rule(cel, message, method, came)
         return method
 
     return mark
@@ -79,7 +87,7 @@ class ApiModel(BaseModel):
     def _hold_rules(self) -> Self:
         for stated in self.rules:
             if not stated.holds(self):
-                raise ValueError(stated.message)
+                raise ValueError(stated.broken_by(self))
         return self
 
     @classmethod

@@ -146,7 +146,11 @@ class Replicas(ApiModel):
     max: Annotated[Integer, Field(ge=1, le=MAX_REPLICAS)]
     """The most replicas that are started, whatever the load."""
 
-    @rule("self.min <= self.max", "replicas.min must be at most replicas.max")
+    @rule(
+        "self.min <= self.max",
+        "replicas.min must be at most replicas.max",
+        came=lambda replicas: f"{replicas.min} and {replicas.max}",
+    )
     def _ordered(self) -> bool:
         return self.min <= self.max
 

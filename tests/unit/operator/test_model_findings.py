@@ -38,7 +38,7 @@ def test_a_spec_that_cannot_be_used_is_not_accepted_and_says_why():
     """An object older than the rule: min above max."""
     told = accepted(model_of(least=3, most=1))
     assert (told.status, told.reason) == (ConditionStatus.FALSE, "Invalid")
-    assert "replicas.min must be at most replicas.max" in told.message
+    assert "replicas.min must be at most replicas.max, got 3 and 1" in told.message
 
 
 def test_a_usable_spec_is_accepted():
