@@ -134,26 +134,44 @@ def test_a_bind_that_comes_after_its_intent_has_ended_is_booked(
 
 
 @pytest.mark.usefixtures("watched_scheduler")
-def test_a_late_bind_does_not_get_what_was_given_away(
+def test_a_pod_that_waits_for_its_volume_keeps_its_place(
     sandbox: Sandbox, extender: ExtenderProcess, calls: Proxy
 ) -> None:
-    """While the first pod waited for its volume, another was placed on the same memory: the late one waits again."""
+    """kube-scheduler says by ``nominatedNodeName`` where it expects the pod: nobody else gets the memory meanwhile."""
     # given
     (node,) = sandbox.add_nodes("a", **SHARED)
     slow_volume(sandbox, "data")
     sandbox.control_plane.create(sandbox.pod("late", claim="data", hbm="60Gi"))
     wait_for_volume_wait(sandbox, extender, "data", node, free=8)
+    # when
     sandbox.control_plane.create(sandbox.pod("quick", hbm="60Gi"))
-    assert sandbox.wait_bound("quick") == node
+    sandbox.wait_refused("quick", "kvaware:")
+    provide_volume(sandbox, "data")
+    # then
+    assert sandbox.wait_bound("late", timeout_s=30) == node
+    assert len(calls.calls("/bind")) == 1
+    assert pods_booked(extender, node) == {"late"}
+
+
+@pytest.mark.usefixtures("watched_scheduler")
+def test_a_late_bind_does_not_get_what_was_taken(sandbox: Sandbox, extender: ExtenderProcess, calls: Proxy) -> None:
+    """While the pod waited for its volume, another scheduler used the same memory: the late one waits again."""
+    # given
+    (node,) = sandbox.add_nodes("a", **SHARED)
+    slow_volume(sandbox, "data")
+    sandbox.control_plane.create(sandbox.pod("late", claim="data", hbm="60Gi"))
+    wait_for_volume_wait(sandbox, extender, "data", node, free=8)
+    sandbox.control_plane.create(sandbox.pod("thief", scheduler="another-scheduler", node_name=node))
+    eventually(lambda: "thief" in pods_booked(extender, node), 20, "the extender has seen the thief")
     # when
     provide_volume(sandbox, "data")
     # then
-    eventually(lambda: len(calls.calls("/bind")) == 2, 20, "the late bind came")
-    assert REFUSAL_TEXTS[Reason.HBM_SHORT] in calls.calls("/bind")[1].reply.decode()
+    eventually(lambda: calls.calls("/bind"), 20, "the late bind came")
+    assert REFUSAL_TEXTS[Reason.HBM_SHORT] in calls.calls("/bind")[0].reply.decode()
     sandbox.wait_refused("late", "kvaware:")
-    assert pods_booked(extender, node) == {"quick"}
+    assert pods_booked(extender, node) == {"thief"}
     # and
-    sandbox.control_plane.kubectl("delete", "pod", "quick", "-n", sandbox.namespace)
+    sandbox.control_plane.kubectl("delete", "pod", "thief", "-n", sandbox.namespace)
     assert sandbox.wait_bound("late", timeout_s=30) == node
 
 
