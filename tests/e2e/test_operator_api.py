@@ -286,7 +286,8 @@ async def test_a_lease_passes_from_one_to_the_next(sandbox: Sandbox, control_pla
     try:
         a, _, a_task = candidate("a")
         tasks.append(a_task)
-        await until(lambda: leading == {"a"}, "the first leads")
+        await until(lambda: a_task.done() or leading == {"a"}, f"the first leads: {a.problem}")
+        assert not a_task.done(), a_task
         b, _, b_task = candidate("b")
         tasks.append(b_task)
         await until(lambda: b.holder == "a", "the second sees the first")
