@@ -34,6 +34,7 @@ async def test_a_queue_brings_replicas_and_the_status_tells():
     async with staged(*one_replica()) as stage:
         stage.extender.tell(BUSY)
         await stage.until(lambda: stage.replicas() == 4)
+        await stage.until_metric('kvaware_operator_scales_total{direction="up",result="done"}', at_least=1.0)
         await stage.until(lambda: stage.raw()["status"]["roles"][0].get("reason") == "AtMaximum")
         assert stage.raw()["status"]["desiredReplicas"] == 4
         [role] = stage.raw()["status"]["roles"]
