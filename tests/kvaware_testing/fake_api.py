@@ -237,7 +237,7 @@ class FakeApi:
             self._snapshots[token] = (items[limit:], version)
             metadata["continue"] = token
             items = items[:limit]
-        items = [projected(item, request.headers["Accept"]) for item in items]
+        items = [projected(item, request.headers.get("Accept", "")) for item in items]
         body = orjson.dumps({"kind": f"{kind}List", "apiVersion": "v1", "metadata": metadata, "items": items})
         return web.Response(body=body, content_type="application/json")
 
@@ -263,7 +263,7 @@ class FakeApi:
                     await response.write(self.garbage_lines.pop(kind))
                 for event in [each for each in self._events[kind] if each.version > seen]:
                     seen = event.version
-                    await _send(response, event.type, projected(event.object, request.headers["Accept"]))
+                    await _send(response, event.type, projected(event.object, request.headers.get("Accept", "")))
                 if bookmarks != self._bookmarks[kind]:
                     bookmarks = self._bookmarks[kind]
                     seen = max(seen, self._version)
