@@ -9,6 +9,7 @@ from kvaware_cluster.errors import (
     LeaseLostError,
     NotFoundError,
     ScaleTargetError,
+    TaskEndedError,
     ThrottledError,
     WorkerError,
 )
@@ -111,6 +112,7 @@ __all__ = [
     "Source",
     "Store",
     "StoreSettings",
+    "TaskEndedError",
     "ThrottledError",
     "TokenIdentity",
     "WatchEvent",

@@ -12,9 +12,10 @@
     └── WorkerError          a scrape or event stream broke
     ConfigError              a setting or spec cannot be used
     └── ScaleTargetError     a scaleTargetRef names a kind that is unknown, cluster-scoped, or has no scale
+    TaskEndedError           a background task that must run for ever ended by itself: not ready, the process exits
 """
 
-from kvaware_crds.errors import ConfigError, UpstreamError
+from kvaware_crds.errors import ConfigError, KvawareError, UpstreamError
 
 __all__ = [
     "ClusterApiError",
@@ -23,6 +24,7 @@ __all__ = [
     "LeaseLostError",
     "NotFoundError",
     "ScaleTargetError",
+    "TaskEndedError",
     "ThrottledError",
     "WorkerError",
 ]
@@ -64,6 +66,14 @@ class LeaseLostError(UpstreamError):
 
 class ScaleTargetError(ConfigError):
     """A workload of this kind cannot be scaled. It may be later, when the kind is installed or changed."""
+
+
+class TaskEndedError(KvawareError):
+    """A background task ended although nobody asked it to; what it kept up to date is frozen now."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(f"the background task {task!r} ended by itself")
+        self.task = task
 
 
 class WorkerError(UpstreamError):

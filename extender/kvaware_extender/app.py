@@ -13,13 +13,12 @@ from typing import Final
 import structlog
 from aiohttp import web
 
-from kvaware_cluster import Source, Store, WorkerScraper
+from kvaware_cluster import Source, Store, TaskEndedError, WorkerScraper
 from kvaware_cluster.profiles import load_profiles
 from kvaware_engine import Engine, HardwareProfile, WorkerReport, Workers
 from kvaware_extender import collectors
 from kvaware_extender.binding import Binder
 from kvaware_extender.decision_log import DecisionLog
-from kvaware_extender.errors import TaskEndedError
 from kvaware_extender.feed import Feed
 from kvaware_extender.findings import FindingsWriter
 from kvaware_extender.freshness import Freshness

@@ -4,12 +4,13 @@ from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client.core import Metric
 
+from kvaware_cluster.process_metrics import count, counter, gauge, gauges
 from kvaware_engine import Engine, TenantView
 from kvaware_extender.binding import Binder
 from kvaware_extender.decision_log import DecisionLog
 from kvaware_extender.feed import Feed
 from kvaware_extender.findings import FindingsWriter
-from kvaware_extender.metrics import Metrics, count, counter, gauge, gauges
+from kvaware_extender.metrics import Metrics
 from kvaware_extender.view import View
 from kvaware_extender.wakeups import WakeUps
 from kvaware_extender.worker_figures import WorkerFigures

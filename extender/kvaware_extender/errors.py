@@ -3,8 +3,7 @@
 ::
 
     KvawareError
-    ├── ApiError        an answer that is an error: status, code, message       → the one error shape
-    └── TaskEndedError  a background task that must run for ever ended by itself → not ready, the process exits
+    └── ApiError        an answer that is an error: status, code, message       → the one error shape
 """
 
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ from typing import Any
 from kvaware_cluster import ClusterApiError, ThrottledError
 from kvaware_crds.errors import KvawareError
 
-__all__ = ["ApiError", "TaskEndedError", "is_of_one_object"]
+__all__ = ["ApiError", "is_of_one_object"]
 
 
 class ApiError(KvawareError):
@@ -39,14 +38,6 @@ class ApiError(KvawareError):
         """When it may be tried again; None: not said."""
         self.details = details or {}
         self.headers = headers or {}
-
-
-class TaskEndedError(KvawareError):
-    """A background task ended although nobody asked it to; what it kept up to date is frozen now."""
-
-    def __init__(self, task: str) -> None:
-        super().__init__(f"the background task {task!r} ended by itself")
-        self.task = task
 
 
 def is_of_one_object(error: Exception) -> bool:

@@ -9,16 +9,12 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, UnknownMetricFamily
-from prometheus_client.registry import Collector
+from prometheus_client import Counter, Histogram
 
+from kvaware_cluster.process_metrics import ProcessMetrics
 from kvaware_engine import REFUSAL_TEXTS, Reason, ReportVerdict
 
-__all__ = ["BindResult", "HeartbeatResult", "Metrics", "PreemptResult", "Verb", "count", "counter", "gauge", "gauges"]
-
-# A ``…_created`` gauge beside each counter doubles the series and tells nothing here.
-disable_created_metrics()  # type: ignore[no-untyped-call] # the library left this one out
+__all__ = ["BindResult", "HeartbeatResult", "Metrics", "PreemptResult", "Verb"]
 
 BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
 RATE_WINDOW_S: Final = 30
@@ -73,11 +69,11 @@ class HeartbeatResult(StrEnum):
     """The view was stale, or the token could not be reviewed, or not yet."""
 
 
-class Metrics:
-    """One registry per extender: two in one process (tests) do not mix."""
+class Metrics(ProcessMetrics):
+    """Everything that the extender counts."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        self.registry = CollectorRegistry()
+        super().__init__()
         self._clock = clock
         self._decisions: deque[list[int]] = deque(maxlen=RATE_WINDOW_S + 1)  # [second, decisions in it]
         self.rejected = 0
@@ -136,46 +132,3 @@ class Metrics:
         """Calls answered per second, over the last whole ``RATE_WINDOW_S`` seconds."""
         now = int(self._clock())
         return sum(n for second, n in self._decisions if now - RATE_WINDOW_S <= second < now) / RATE_WINDOW_S
-
-    def collect_from(self, read: Callable[[], Iterable[Metric]]) -> None:
-        """Add a collector that is asked at each scrape."""
-        self.registry.register(_Reader(read))
-
-    def render(self) -> bytes:
-        """The text format."""
-        return generate_latest(self.registry)
-
-
-class _Reader(Collector):
-    def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
-        self._read = read
-
-    def collect(self) -> Iterable[Metric]:
-        return self._read()
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing beforehand: registering must not read the engine."""
-        return ()
-
-
-def gauge(name: str, text: str, value: float) -> Metric:
-    """One gauge without labels."""
-    return GaugeMetricFamily(name, text, value=value)
-
-
-def gauges(name: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
-    """One gauge with one label."""
-    family = GaugeMetricFamily(name, text, labels=[label])
-    for key, value in values:
-        family.add_metric([key], value)
-    return family
-
-
-def count(name: str, text: str, value: float) -> Metric:
-    """A count under exactly this name: a counter would be renamed to ``…_total``."""
-    return UnknownMetricFamily(name, text, value=value)
-
-
-def counter(name: str, text: str, value: float) -> Metric:
-    """A counter that is kept elsewhere; ``_total`` is appended."""
-    return CounterMetricFamily(name, text, value=value)

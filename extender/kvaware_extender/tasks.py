@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from kvaware_extender.errors import TaskEndedError
+from kvaware_cluster import TaskEndedError
 
 __all__ = ["Tasks"]
 

@@ -27,6 +27,7 @@ from kvaware_cluster import (
     LeaderLease,
     Source,
     Store,
+    TaskEndedError,
     WorkloadWatches,
     new_identity,
 )
@@ -35,7 +36,6 @@ from kvaware_cluster.workloads import ScaleTarget
 from kvaware_engine import HardwareProfile, Scaler
 from kvaware_engine.observations import ObjectKey
 from kvaware_operator import collectors
-from kvaware_operator.errors import TaskEndedError
 from kvaware_operator.handlers import Memo
 from kvaware_operator.handlers.memo import Requests
 from kvaware_operator.kopf_thread import KopfThread

@@ -1,30 +1,26 @@
 """The operator's metrics. Labels are closed sets, or objects of the cluster: their series end with the object."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
-from prometheus_client.core import Metric
-from prometheus_client.registry import Collector
+from prometheus_client import Counter, Gauge, Histogram
 
 from kvaware_cluster import Kind
+from kvaware_cluster.process_metrics import ProcessMetrics
 from kvaware_engine.observations import ObjectKey
 from kvaware_operator.statuses import WriteResult
 from kvaware_operator.work_queue import Result
 
 __all__ = ["Metrics"]
 
-# A ``…_created`` gauge beside each counter doubles the series and tells nothing here.
-disable_created_metrics()  # type: ignore[no-untyped-call] # the library left this one out
-
 BUCKETS_S: Final = (0.001, 0.004, 0.016, 0.064, 0.25, 1.0, 4.0, 16.0, 64.0)
 
 
-class Metrics:
-    """One registry per operator: two in one process (tests) do not mix."""
+class Metrics(ProcessMetrics):
+    """Everything that the operator counts."""
 
     def __init__(self) -> None:
-        self.registry = CollectorRegistry()
+        super().__init__()
         self._desired = Gauge(
             "kvaware_desired_replicas",
             "Replicas that the load asks for; absent: unknown, or not scaled.",
@@ -88,23 +84,3 @@ class Metrics:
     def kopf_event(self, kind: Kind) -> None:
         """Kopf told of an object."""
         self._events.labels(kind).inc()
-
-    def collect_from(self, read: Callable[[], Iterable[Metric]]) -> None:
-        """Add a collector that is asked at each scrape."""
-        self.registry.register(_Reader(read))
-
-    def render(self) -> bytes:
-        """The text format."""
-        return generate_latest(self.registry)
-
-
-class _Reader(Collector):
-    def __init__(self, read: Callable[[], Iterable[Metric]]) -> None:
-        self._read = read
-
-    def collect(self) -> Iterable[Metric]:
-        return self._read()
-
-    def describe(self) -> Iterable[Metric]:
-        """Nothing beforehand: registering must not read the view."""
-        return ()
