@@ -99,12 +99,8 @@ def namespace(sandbox: Sandbox) -> str:
 def extender(control_plane: ControlPlane, tmp_path: Path) -> Iterator[ExtenderProcess]:
     """Our real extender, ready, with the rights of its ServiceAccount."""
     kubeconfig = control_plane.service_account_kubeconfig("kvaware-system", "kvaware-extender")
-    process = ExtenderProcess(tmp_path, kubeconfig)
-    try:
-        process.start()
+    with ExtenderProcess(tmp_path, kubeconfig) as process:
         yield process
-    finally:
-        process.stop()
 
 
 @pytest.fixture

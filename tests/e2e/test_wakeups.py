@@ -32,12 +32,8 @@ def api(control_plane: ControlPlane) -> Iterator[Proxy]:
 def extender(control_plane: ControlPlane, api: Proxy, tmp_path: Path) -> Iterator[ExtenderProcess]:
     """Our extender, which sees the cluster through ``api``."""
     kubeconfig = control_plane.service_account_kubeconfig("kvaware-system", "kvaware-extender", server=api.url)
-    process = ExtenderProcess(tmp_path, kubeconfig)
-    try:
-        process.start()
+    with ExtenderProcess(tmp_path, kubeconfig) as process:
         yield process
-    finally:
-        process.stop()
 
 
 @pytest.fixture

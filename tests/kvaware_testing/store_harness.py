@@ -4,11 +4,11 @@ import asyncio
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 from kubernetes.aio.client.configuration import Configuration
 
-from kvaware_cluster import Change, DcgmSettings, Kind, KubernetesSettings, KubernetesSource, Store, StoreSettings
+from kvaware_cluster import Change, DcgmSettings, Kind, KubernetesSettings, KubernetesSource, StoreSettings
 from kvaware_engine.observations import NodeUse, ObjectKey
 from kvaware_testing.fake_api import FakeApi
 
@@ -79,10 +79,18 @@ async def drain(events: AsyncGenerator[Any, None]) -> None:
             pass
 
 
+class Runs(Protocol):
+    """A store, or another part that works until it is cancelled."""
+
+    async def run(self) -> None:
+        """Work."""
+        ...
+
+
 @asynccontextmanager
-async def running(store: Store) -> AsyncIterator[asyncio.Task[None]]:
-    """The store at work until the block ends."""
-    task = asyncio.create_task(store.run(), name="store")
+async def running(part: Runs) -> AsyncIterator[asyncio.Task[None]]:
+    """The part at work until the block ends."""
+    task = asyncio.create_task(part.run(), name=type(part).__name__)
     try:
         yield task
     finally:

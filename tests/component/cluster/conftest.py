@@ -3,11 +3,11 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 import structlog
-from blockbuster import BlockBuster
 from structlog.typing import EventDict
 
 from kvaware_cluster import KubernetesSource, Source, Store, StoreSettings
 from kvaware_testing.fake_api import FakeApi
+from kvaware_testing.loop_guard import blocking_calls_are_errors
 from kvaware_testing.store_harness import QUICK, FakeClock, Recorder, connected
 
 
@@ -21,14 +21,9 @@ def logs() -> Iterator[list[EventDict]]:
 @pytest.fixture(autouse=True)
 def _blocking_calls_are_errors() -> Iterator[None]:
     """Nothing in this room may block the loop (kubernetes.aio may, while it reads its certificates in a thread)."""
-    guard = BlockBuster(scanned_modules=["kvaware_cluster"])
-    for function in guard.functions.values():  # credentials are read in a thread, by a loop of its own
-        function.can_block_in("kvaware_cluster/credentials.py", {"load", "reload"})
-    guard.activate()
-    try:
+    # credentials are read in a thread, by a loop of its own
+    with blocking_calls_are_errors("kvaware_cluster", but_in={"kvaware_cluster/credentials.py": ("load", "reload")}):
         yield
-    finally:
-        guard.deactivate()
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -17,7 +16,7 @@ from kvaware_cluster import (
 )
 from kvaware_cluster.reflector import Reflector
 from kvaware_testing.fake_objects import FakeKind, raw_workload
-from kvaware_testing.store_harness import FakeClock, eventually
+from kvaware_testing.store_harness import FakeClock, eventually, running
 
 LLAMA = ScaleTarget("apps/v1", "Deployment", "ml", "llama")
 DEPLOYMENTS = LLAMA.workload_kind
@@ -57,16 +56,6 @@ def watches(source: KubernetesSource, told: Told, clock: FakeClock) -> WorkloadW
     discovery = Discovery(source.http, settings=AT_ONCE, clock=clock)
     rng = random.Random(1)  # noqa: S311  # jitter
     return WorkloadWatches(source.http, discovery, changed=told, clock=clock, settings=QUICK, rng=rng)
-
-
-@asynccontextmanager
-async def running(watches: WorkloadWatches) -> AsyncIterator[asyncio.Task[None]]:
-    task = asyncio.create_task(watches.run(), name="workloads")
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
 
 
 async def test_every_change_of_a_wanted_workload_is_told(api, watches, told):

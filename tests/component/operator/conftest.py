@@ -3,19 +3,16 @@
 from collections.abc import Iterator
 
 import pytest
-from blockbuster import BlockBuster
 from structlog.testing import capture_logs
 from structlog.typing import EventDict
+
+from kvaware_testing.loop_guard import blocking_calls_are_errors
 
 
 @pytest.fixture(autouse=True)
 def _blocking_calls_are_errors() -> Iterator[None]:
-    guard = BlockBuster(scanned_modules=["kvaware_operator", "kvaware_cluster", "kvaware_engine"])
-    guard.activate()
-    try:
+    with blocking_calls_are_errors("kvaware_operator", "kvaware_cluster", "kvaware_engine"):
         yield
-    finally:
-        guard.deactivate()
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from types import TracebackType
+from typing import Any, Final, NamedTuple, Self
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -45,6 +46,19 @@ class Service:
             ready_url=f"{api_url}/readyz",
             environ=environ,
         )
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.stop()
 
     def start(self) -> None:
         """Start it and wait until it has seen the cluster."""
