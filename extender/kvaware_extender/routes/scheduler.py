@@ -2,7 +2,7 @@
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import structlog
@@ -27,6 +27,8 @@ from kvaware_extender.wire import (
 __all__ = ["scheduler_routes"]
 
 log = structlog.get_logger(__name__)
+
+Handler = Callable[[web.Request], Awaitable[web.Response]]
 
 FAILED: Final = "kvaware: an unforeseen error; the log has it"
 TRACEPARENT: Final = re.compile(r"00-([0-9a-f]{32})-[0-9a-f]{16}-[0-9a-f]{2}")
@@ -68,33 +70,28 @@ def scheduler_routes(
 ) -> tuple[Route, ...]:
     """The routes of the scheduler listener."""
 
-    async def filter_nodes(request: web.Request) -> web.Response:
-        body = await request.read()
-        began_s = clock()
-        try:
-            reply = verbs.filter(body, trace_id=trace_id(request))
-        except WireError:
-            raise
-        except Exception:  # noqa: BLE001 - whatever it is, kube-scheduler gets an answer; the log has the traceback
-            unforeseen(Verb.FILTER)
-            reply = render_filter_error(FAILED)
-        metrics.decided(Verb.FILTER, took_s=clock() - began_s)
-        return json_response(reply)
+    def at_once(verb: Verb, answer: Callable[..., bytes], otherwise: Callable[[bytes], bytes]) -> Handler:
+        """Serve a verb that waits for nothing; ``otherwise`` is what is said after an unforeseen error."""
 
-    async def prioritize(request: web.Request) -> web.Response:
-        body = await request.read()
-        began_s = clock()
-        try:
-            reply = verbs.prioritize(body, trace_id=trace_id(request))
-        except WireError:
-            raise
-        except Exception:  # noqa: BLE001 - whatever it is, kube-scheduler gets an answer; the log has the traceback
-            unforeseen(Verb.PRIORITIZE)
-            # kube-scheduler has no retry here: without our scores it takes its own, and bind checks again.
-            names = parse_offer(body).names
-            reply = render_priorities(names, [0] * len(names))
-        metrics.decided(Verb.PRIORITIZE, took_s=clock() - began_s)
-        return json_response(reply)
+        async def serve(request: web.Request) -> web.Response:
+            body = await request.read()
+            began_s = clock()
+            try:
+                reply = answer(body, trace_id=trace_id(request))
+            except WireError:
+                raise
+            except Exception:  # noqa: BLE001 - whatever it is, kube-scheduler gets an answer; the log has the traceback
+                unforeseen(verb)
+                reply = otherwise(body)
+            metrics.decided(verb, took_s=clock() - began_s)
+            return json_response(reply)
+
+        return serve
+
+    def no_preference(body: bytes) -> bytes:
+        # kube-scheduler has no retry here: without our scores it takes its own, and bind checks again.
+        names = parse_offer(body).names
+        return render_priorities(names, [0] * len(names))
 
     async def bind(request: web.Request) -> web.Response:
         args = parse_bind(await request.read())
@@ -107,24 +104,11 @@ def scheduler_routes(
         metrics.decided(Verb.BIND, took_s=clock() - began_s)
         return json_response(render_bind(error))
 
-    async def preempt(request: web.Request) -> web.Response:
-        body = await request.read()
-        began_s = clock()
-        try:
-            reply = preemptions.answer(body, trace_id=trace_id(request))
-        except WireError:
-            raise
-        except Exception:  # noqa: BLE001 - whatever it is, nobody dies for it; the log has the traceback
-            unforeseen(Verb.PREEMPT)
-            reply = render_victims(())
-        metrics.decided(Verb.PREEMPT, took_s=clock() - began_s)
-        return json_response(reply)
-
     def unforeseen(verb: Verb) -> None:
         metrics.internal_errors[verb].inc()
         log.error("unforeseen error", verb=str(verb), exc_info=sys.exc_info())
 
-    def route(path: str, handler: Any, summary: str, request: dict[str, Any], meaning: str) -> Route:
+    def route(path: str, handler: Handler, summary: str, request: dict[str, Any], meaning: str) -> Route:
         return Route(
             method="POST",
             path=path,
@@ -138,15 +122,21 @@ def scheduler_routes(
     return (
         route(
             "/scheduler/filter",
-            filter_nodes,
+            at_once(Verb.FILTER, verbs.filter, lambda _body: render_filter_error(FAILED)),
             "Which of the offered nodes can take the pod.",
             OFFER,
             "An ExtenderFilterResult: NodeNames or Nodes, FailedAndUnresolvableNodes, Error.",
         ),
-        route("/scheduler/prioritize", prioritize, "A score of 0..10 per offered node.", OFFER, "A HostPriorityList."),
+        route(
+            "/scheduler/prioritize",
+            at_once(Verb.PRIORITIZE, verbs.prioritize, no_preference),
+            "A score of 0..10 per offered node.",
+            OFFER,
+            "A HostPriorityList.",
+        ),
         route(
             "/scheduler/preempt",
-            preempt,
+            at_once(Verb.PREEMPT, preemptions.answer, lambda _body: render_victims(())),  # nobody dies for it
             "On which of the offered nodes the victims' deaths would make room for the pod.",
             VICTIMS,
             "An ExtenderPreemptionResult: NodeNameToMetaVictims, empty where nobody is to die.",
