@@ -12,10 +12,11 @@ __all__ = [
     "PodCostSettings",
     "ScalingSettings",
     "WorkerSettings",
+    "check_numbers",
 ]
 
 
-def _check(settings: Any) -> None:
+def check_numbers(settings: Any) -> None:
     """Hold every number of a settings group to what its name's ending allows.
 
     Ratios lie between 0 and 1, speeds and scales are above 0, everything else is 0 or more.
@@ -53,7 +54,7 @@ class HbmSettings:
     agents hold some hundred MiB on every GPU."""
 
     def __post_init__(self) -> None:
-        _check(self)
+        check_numbers(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class FindingSettings:
     """A node's exporter must be missing, or be back, for so long before its pods are told."""
 
     def __post_init__(self) -> None:
-        _check(self)
+        check_numbers(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +91,7 @@ class LinkSettings:
     """From anywhere else, the model registry included: 10 Gbit/s."""
 
     def __post_init__(self) -> None:
-        _check(self)
+        check_numbers(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +119,7 @@ class PodCostSettings:
     """A node that costs this much more than the first choice scores half of 9."""
 
     def __post_init__(self) -> None:
-        _check(self)
+        check_numbers(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +150,7 @@ class EngineSettings:
     def __post_init__(self) -> None:
         if not self.scheduler_name:
             raise ValueError("scheduler_name: expected a name, got an empty string")
-        _check(self)
+        check_numbers(self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +172,7 @@ class WorkerSettings:
     Mooncake published reuses some 40 % of its blocks; less is believed of unknown traffic."""
 
     def __post_init__(self) -> None:
-        _check(self)
+        check_numbers(self)
         if self.report_interval_s <= 0 or self.rate_window_s <= 0:
             raise ValueError(
                 "report_interval_s, rate_window_s: expected numbers above 0, got "
@@ -240,7 +241,7 @@ class ScalingSettings:
     4 GB/s takes 35 s, pulling a first image and compiling minutes."""
 
     def __post_init__(self) -> None:
-        _check(self)
+        check_numbers(self)
         for name in ("utilization_max_ratio", "utilization_min_ratio", "kv_usage_max_ratio", "queue_drain_s"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name}: expected a number above 0, got {getattr(self, name)}")

@@ -1,0 +1,1 @@
+"""How a worker is chosen for a request: one file per policy, all over the same candidates."""
