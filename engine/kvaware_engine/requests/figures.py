@@ -1,0 +1,55 @@
+"""What is known of a model's workers, as columns: one row of one array per figure, one column (slot) per worker."""
+
+from enum import IntEnum
+from typing import Final
+
+__all__ = ["FIGURES", "Figure"]
+
+
+class Figure(IntEnum):
+    """Rows of ``WorkerFleet.figures``, float64. NaN is unknown; a slot without a worker is barred.
+
+    Figures that the workers report hold what was reserved after the observation, too.
+    """
+
+    BARRED = 0
+    """0: may be chosen; infinity: no worker, not Ready, drains, sleeps, unheard for its time-out."""
+    FREE_AT_S = 1
+    """When the prompts waiting there are computed. Not later than now: it begins at once. Never NaN."""
+    BATCH = 2
+    """Sequences that decode. Never NaN."""
+    REQUESTS = 3
+    """Requests that wait or run. Never NaN."""
+    HALF_STEP_MS = 4
+    """Half a decode step at that batch; 0 where nothing decodes. Never NaN."""
+    DECODE_MS_PER_TOKEN = 5
+    """For each output token of one more request: a step at BATCH + 1, and by how much that step is longer than one at BATCH, for
+    each sequence that decodes there. Never NaN."""
+    KV_TOTAL_TOKENS = 6
+    """Size of its KV pool."""
+    KV_FREE_TOKENS = 7
+    """Of them not held by requests that run: empty, or cached and reusable."""
+    PRESSURE_MS_PER_TOKEN = 8
+    """For each token that is displaced: its recomputing times the chance of its reuse. Never NaN."""
+    CONFIDENCE_RATIO = 9
+    """0..1: how far its report is believed. Never NaN."""
+    REUSE_RATIO = 10
+    """Chance that what it caches is asked for again, 0..1. Never NaN."""
+    RISK_MS = 11
+    """Cost of a refused or failed assignment times its chance. Never NaN."""
+    LAST_CHOSEN = 12
+    """Number of the decision that chose it last; 0: never. Never NaN."""
+    GPU_UTILIZATION_RATIO = 13
+    HBM_USED_BYTES = 14
+    REMAINING_TOKENS = 15
+    """Output tokens still expected of what runs there. Never NaN."""
+    CPU_FREE_BYTES = 16
+    """Of its offload tier in CPU memory."""
+    SSD_FREE_BYTES = 17
+    LINK_BYTES_IN_FLIGHT = 18
+    """On its node's network link, as far as kvaware caused them. Never NaN."""
+    HARDWARE_CLASS = 19
+    """Index into ``WorkerFleet.classes``. Never NaN."""
+
+
+FIGURES: Final = len(Figure)
