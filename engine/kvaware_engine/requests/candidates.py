@@ -25,7 +25,7 @@ class WorkerFacts:
     clique: str | None
     """NVLink fabric."""
     capabilities: frozenset[str]
-    """As ``Capability`` in kvaware_crds names them: tiers, pin, pull_from_peer, pull_by_prefill, shared_store, migrate."""
+    """As ``Capability`` in kvaware_crds names them: ``tiers``, ``pin``, ``pull_from_peer``, …"""
     transfer_domain: str
     """Workers with the same one can take over each other's KV blocks (design §3)."""
     adapters: frozenset[str] | None
@@ -53,7 +53,7 @@ class Candidates:
     """BARRED, and infinity as well for whom this demand cannot go to: role, pool too small, adapter, tenant's pool,
     candidates, refused before. Policies add it to their costs."""
     matched_tokens: FloatArray
-    """Of the prompt, held there without a gap in any tier; at most input_tokens - 1, since the last token is always computed."""
+    """Of the prompt, held there without a gap in any tier; at most input_tokens - 1: the last is always computed."""
     lower_tokens: Mapping[int, tuple[float, float]]
     """Slot → of these, tokens that lie only in CPU memory, and only on SSD. Usually empty."""
     deepest_tokens: float

@@ -23,8 +23,8 @@ class Figure(IntEnum):
     HALF_STEP_MS = 4
     """Half a decode step at that batch; 0 where nothing decodes. Never NaN."""
     DECODE_MS_PER_TOKEN = 5
-    """For each output token of one more request: a step at BATCH + 1, and by how much that step is longer than one at BATCH, for
-    each sequence that decodes there. Never NaN."""
+    """For each output token of one more request: a step at BATCH + 1, and by how much it is longer than one at BATCH,
+    for each sequence that decodes there. Never NaN."""
     KV_TOTAL_TOKENS = 6
     """Size of its KV pool."""
     KV_FREE_TOKENS = 7

@@ -223,7 +223,7 @@ class EventType(StrEnum):
     """What became of a placed request."""
 
     STARTED = "started"
-    FIRST_TOKEN = "first_token"
+    FIRST_TOKEN = "first_token"  # noqa: S105 - a token of text
     PROGRESS = "progress"
     FINISHED = "finished"
     REFUSED = "refused"
