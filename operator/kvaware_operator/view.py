@@ -8,8 +8,8 @@ from kvaware_cluster import Change, Kind, Store
 from kvaware_cluster.parse.selectors import selector_of
 from kvaware_cluster.workloads import Autoscaler, CustomResource, ScaleTarget, WorkerPod
 from kvaware_crds import InferenceModel, KVCacheBlockGroup
+from kvaware_engine.claims import Claims
 from kvaware_engine.observations import NodeUse, ObjectKey, PodObservation, TenantQuotaObservation
-from kvaware_operator.claims import Claims
 from kvaware_operator.members import Members
 from kvaware_operator.model_facts import scale_target
 

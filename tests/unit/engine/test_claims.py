@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kvaware_engine.claims import Claims
 from kvaware_engine.observations import ObjectKey
-from kvaware_operator.claims import Claims
 
 OLD, NEW, OTHER = (ObjectKey("ml", name) for name in ("old", "new", "other"))
 
