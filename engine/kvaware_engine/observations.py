@@ -202,11 +202,17 @@ class ModelWorkers:
     """Of the OpenAI-compatible API; 8000 is vLLM's own default."""
     metrics_port: int = 8000
     """Of ``/metrics``."""
+    kv_events_port: int | None = None
+    """On which rank 0 publishes KV events; rank r on this + r. None: no events are read."""
+    kv_events_replay_port: int | None = None
+    """On which rank 0 repeats lost ones; rank r on this + r. None: after a gap nothing is known of its blocks."""
+    capabilities: frozenset[str] = frozenset()
+    """What the servers can do with KV cache, as the spec says; a worker's heartbeat may say more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelObservation:
-    """One InferenceModel, as far as pods are concerned."""
+    """One InferenceModel, as far as pods and requests are concerned."""
 
     key: ObjectKey
     uid: str
@@ -217,6 +223,16 @@ class ModelObservation:
     """Bytes that a pod loads before it is ready; None: estimated from the footprint."""
     kv_bytes_per_token: int | None = None
     workers: ModelWorkers = ModelWorkers()
+    created_at: str = ""
+    """creationTimestamp, RFC 3339 in UTC: sorts as text. Of two that claim a served name the older has it."""
+    served_names: tuple[str, ...] = ()
+    """By which requests ask for it; the spec's, or its ``modelId``. Empty: by the object's name alone."""
+    policy: str = "cost"
+    """Name of the policy that chooses workers."""
+    block_size_tokens: int = 16
+    """Tokens per KV block, until a worker tells another size."""
+    max_context_tokens: int | None = None
+    """The longest prompt plus answer; None: the workers' KV pools alone limit it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -213,6 +213,10 @@ def model(
     gpus: int = 1,
     weights_gib: float | None = 20,
     kv_bytes_per_token: int | None = 131072,
+    served_names: Iterable[str] | None = None,
+    created_at: str = "2026-01-01T00:00:00Z",
+    policy: str = "cost",
+    max_context_tokens: int | None = None,
 ) -> ModelObservation:
     """A model whose pods take 40 GiB on one GPU."""
     return ModelObservation(
@@ -225,6 +229,10 @@ def model(
         else (RoleFootprint(name="both", gpus_per_pod=gpus, hbm_per_gpu_bytes=gib(hbm_gib)),),
         weights_bytes=gib(weights_gib),
         kv_bytes_per_token=kv_bytes_per_token,
+        created_at=created_at,
+        served_names=(model_id,) if served_names is None else tuple(served_names),
+        policy=policy,
+        max_context_tokens=max_context_tokens,
     )
 
 

@@ -1,5 +1,7 @@
-"""An InferenceModel as the API server has it → what pods of it need."""
+"""An InferenceModel as the API server has it → what its pods need and how its requests are placed."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from kvaware_cluster.parse.bounds import MAX_HBM_PER_GPU_BYTES
@@ -14,6 +16,8 @@ from kvaware_crds.v1alpha1.inference_model import (
     InferenceModelSpec,
     KVCache,
     ModelServer,
+    Policy,
+    PolicyName,
     Role,
     Weights,
     WorkerPorts,
@@ -23,10 +27,17 @@ from kvaware_engine.observations import ModelObservation, ModelWorkers, RoleFoot
 
 __all__ = ["parse_model"]
 
-_USED: Final = frozenset({"modelId", "revision", "roles", "weights", "kvCache", "workers"})
+_USED: Final = frozenset({"modelId", "revision", "roles", "weights", "kvCache", "workers", "servedNames", "policy"})
 _USUAL_PORT: Final = {ModelServer.VLLM: 8000, ModelServer.SGLANG: 30_000}
-_USED_OF_WORKERS: Final = frozenset({"selector", "server", "ports"})
+_USUAL_BLOCK: Final = 16
+"""Tokens per block of vLLM, and the default of ``kvCache.blockSizeTokens``."""
+_USED_OF_WORKERS: Final = frozenset({"selector", "server", "ports", "capabilities"})
 _USED_OF_ROLE: Final = frozenset({"name", "footprint"})
+
+_MOST: Final = {"servedNames": 64, "capabilities": 16}
+"""Items that the types take."""
+_LEAST_SPEC: Final = {"modelId": "m", "roles": [{"name": "both", "footprint": {"gpusPerPod": 1}}]}
+"""What a spec cannot be without."""
 
 M = TypeVar("M", bound=ApiModel)
 
@@ -34,10 +45,10 @@ M = TypeVar("M", bound=ApiModel)
 def parse_model(raw: dict[str, Any], *, report: Report = silent) -> ModelObservation:
     """Read one InferenceModel.
 
-    An object that does not validate (an older or newer CRD is installed) is read as far as pods need it: fields that no
-    pod needs are passed over, weights and KV cache sizes that cannot be read are unknown, workers that cannot be read
-    are those of the label on the usual ports, a role that cannot be read is left out (its pods are then refused, with a
-    reason). ``report`` gets a sentence.
+    An object that does not validate (an older or newer CRD is installed) is read as far as it can be: fields that
+    nobody uses are passed over, weights and KV cache sizes that cannot be read are unknown, workers that cannot be read
+    are those of the label on the usual ports, names, capabilities and a policy that this version does not know are left
+    out, a role that cannot be read too (its pods are then refused, with a reason). ``report`` gets a sentence.
     Raises: WireError when there is no model id or no role left.
     """
     metadata = metadata_of(raw, "inferencemodel")
@@ -47,6 +58,7 @@ def parse_model(raw: dict[str, Any], *, report: Report = silent) -> ModelObserva
     except WireError as error:
         report(f"read in part: {error}")
         spec = _in_part(raw)
+    cache = spec.kv_cache
     return ModelObservation(
         key=object_key(raw, "inferencemodel"),
         uid=uid,
@@ -54,8 +66,13 @@ def parse_model(raw: dict[str, Any], *, report: Report = silent) -> ModelObserva
         revision=spec.revision or "",
         roles=tuple(_footprint(role) for role in spec.roles),
         weights_bytes=None if spec.weights is None else spec.weights.size,
-        kv_bytes_per_token=None if spec.kv_cache is None else spec.kv_cache.token_bytes(),
+        kv_bytes_per_token=None if cache is None else cache.token_bytes(),
         workers=ModelWorkers() if spec.workers is None else _workers(spec.workers),
+        created_at=created_at if type(created_at := metadata.get("creationTimestamp")) is str else "",
+        served_names=spec.served_names or (spec.model_id,),
+        policy=(PolicyName.COST if spec.policy is None else spec.policy.name).value,
+        block_size_tokens=_USUAL_BLOCK if cache is None else cache.block_size_tokens,
+        max_context_tokens=None if cache is None else cache.max_context_tokens,
     )
 
 
@@ -66,6 +83,9 @@ def _workers(workers: Workers) -> ModelWorkers:
         selector=None if workers.selector is None else selector_of(workers.selector),
         http_port=http,
         metrics_port=(None if ports is None else ports.metrics) or http,
+        kv_events_port=None if ports is None else ports.kv_events,
+        kv_events_replay_port=None if ports is None else ports.kv_events_replay,
+        capabilities=frozenset(capability.value for capability in workers.capabilities),
     )
 
 
@@ -93,8 +113,10 @@ def _in_part(raw: dict[str, Any]) -> InferenceModelSpec:
         workers = {key: value for key, value in spec["workers"].items() if key in _USED_OF_WORKERS}
         if type(workers.get("ports")) is dict:
             workers["ports"] = _known(WorkerPorts, workers["ports"])
+        workers["capabilities"] = _each(Workers, "capabilities", workers.get("capabilities"))
         spec["workers"] = workers
-    for key, part in (("weights", Weights), ("kvCache", KVCache), ("workers", Workers)):
+    spec["servedNames"] = _each(InferenceModelSpec, "servedNames", spec.get("servedNames"), beside=_LEAST_SPEC)
+    for key, part in (("weights", Weights), ("kvCache", KVCache), ("workers", Workers), ("policy", Policy)):
         if key in spec and (type(spec[key]) is not dict or _or_none(part, _known(part, spec[key])) is None):
             del spec[key]
         elif key in spec:
@@ -105,6 +127,13 @@ def _in_part(raw: dict[str, Any]) -> InferenceModelSpec:
 def _known(part: type[ApiModel], raw: dict[str, Any]) -> dict[str, Any]:
     names = {field.alias or name for name, field in part.model_fields.items()}
     return {key: value for key, value in raw.items() if key in names}
+
+
+def _each(part: type[ApiModel], key: str, raw: Any, *, beside: Mapping[str, Any] = MappingProxyType({})) -> list[Any]:
+    """Those items of a list that can be read, each once. ``beside``: what the part cannot be without."""
+    items = raw if type(raw) is list else []
+    kept = [item for item in items if type(item) is str and _or_none(part, {**beside, key: [item]}) is not None]
+    return list(dict.fromkeys(kept))[: _MOST[key]]
 
 
 def _or_none(part: type[M], raw: dict[str, Any]) -> M | None:

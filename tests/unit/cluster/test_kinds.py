@@ -42,6 +42,40 @@ def test_bytes_per_token_may_be_given_and_whole_gpus_are_unset_hbm():
     assert (model.revision, model.weights_bytes) == ("", None)
 
 
+def test_what_requests_need_of_a_model_is_read():
+    raw = stored(raw_model())
+    raw["metadata"]["creationTimestamp"] = "2026-01-02T00:00:00Z"
+    raw["spec"]["servedNames"] = ["chat", "chat-lora"]
+    raw["spec"]["policy"] = {"name": "least_loaded"}
+    raw["spec"]["kvCache"] = {"bytesPerToken": "70Ki", "blockSizeTokens": 32, "maxContextTokens": 131_072}
+    raw["spec"]["workers"] = {"ports": {"kvEvents": 5557}, "capabilities": ["tiers", "pull_from_peer"]}
+    model = parse_model(raw)
+    assert (model.created_at, model.served_names) == ("2026-01-02T00:00:00Z", ("chat", "chat-lora"))
+    assert (model.policy, model.block_size_tokens, model.max_context_tokens) == ("least_loaded", 32, 131_072)
+    assert (model.workers.kv_events_port, model.workers.kv_events_replay_port) == (5557, None)
+    assert model.workers.capabilities == {"tiers", "pull_from_peer"}
+
+
+def test_a_model_that_says_nothing_of_requests_is_served_as_its_id_by_cost():
+    model = parse_model(stored(raw_model()))
+    assert model.served_names == ("meta-llama/Llama-3.3-70B-Instruct",)
+    assert (model.policy, model.block_size_tokens, model.max_context_tokens) == ("cost", 16, None)
+    assert (model.workers.kv_events_port, model.workers.capabilities) == (None, frozenset())
+
+
+def test_names_capabilities_and_a_policy_of_another_version_are_left_out():
+    """A capability that this version does not know is no reason to forget the others."""
+    raw = stored(raw_model())
+    raw["spec"]["servedNames"] = ["chat", "has a blank", 7, "chat"]
+    raw["spec"]["policy"] = {"name": "by_the_moon"}
+    raw["spec"]["workers"] = {"capabilities": ["tiers", "teleport", "tiers", None]}
+    told: list[str] = []
+    model = parse_model(raw, report=told.append)
+    assert (model.served_names, model.policy) == (("chat",), "cost")
+    assert model.workers.capabilities == {"tiers"}
+    assert len(told) == 1
+
+
 def test_a_model_of_another_crd_version_is_read_as_far_as_pods_need_it():
     """What pods do not need is passed over; what cannot be read is unknown; one sentence is told."""
     # given
