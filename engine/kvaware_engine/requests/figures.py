@@ -50,6 +50,8 @@ class Figure(IntEnum):
     """On its node's network link, as far as kvaware caused them. Never NaN."""
     HARDWARE_CLASS = 19
     """Index into ``WorkerFleet.classes``. Never NaN."""
+    OBSERVED_AT_S = 20
+    """When its last report was taken, for explanations: how old was what was believed."""
 
 
 FIGURES: Final = len(Figure)
