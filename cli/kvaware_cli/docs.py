@@ -112,7 +112,7 @@ def _section(group: type, path: tuple[str, ...]) -> str:
         key, variable = ".".join(map(to_camel, names)), f"KVAWARE_{'__'.join(names).upper()}"
         told = documented.get(field.name, "")
         lines.append(f"- `{key}` = `{_default(field)}`{_choices(kind)}, `{variable}`{': ' if told else ''}{told}")
-    return "\n".join([*lines, ""])
+    return "\n".join([*lines, ""]).rstrip("\n") + "\n"  # a group of groups has no line of its own
 
 
 def _kinds(group: type) -> dict[str, Any]:

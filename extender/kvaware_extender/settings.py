@@ -8,8 +8,9 @@ from pydantic import Field
 
 from kvaware_cluster import KubernetesSettings, StoreSettings, WorkerScrapeSettings
 from kvaware_engine import EngineSettings, WorkerSettings
+from kvaware_engine.requests.settings import RequestSettings
 
-__all__ = ["ExtenderSettings", "HeartbeatSettings", "StaleView", "WakeUpSettings"]
+__all__ = ["ExtenderSettings", "GatewaySettings", "HeartbeatSettings", "StaleView", "WakeUpSettings"]
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -73,6 +74,28 @@ class HeartbeatSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GatewaySettings:
+    """Who asks where requests go (``/v1/placements``), and how much at once."""
+
+    token_file: str = ""
+    """A file of tokens, one per line, one for each gateway: who sends one may say for which tenant it asks (header
+    ``x-kvaware-tenant``). It is read again when it changes. Empty: nobody may; all requests are the default tenant's."""
+    default_tenant: Annotated[
+        str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
+    ] = "default"
+    """Whose requests are that come without a token, or with one and no tenant."""
+    max_body_bytes: Count = 16 * 1024 * 1024
+    """Longer bodies of one demand get 413; a prompt of 2 million token ids has some 14 MB. They are read in the loop
+    that answers kube-scheduler."""
+    batch_max_body_bytes: Count = 32 * 1024 * 1024
+    """The same of a batch."""
+    frame_max_bytes: Count = 4 * 1024 * 1024
+    """Longer frames close a stream."""
+    streams_max: Annotated[int, Field(ge=1, le=100_000)] = 1024
+    """Streams that may be open at the same time; further ones get 503."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExtenderSettings:
     """All of the extender's settings."""
 
@@ -115,6 +138,10 @@ class ExtenderSettings:
     """How far reports of workers are believed."""
     worker_scrape: WorkerScrapeSettings = field(default_factory=WorkerScrapeSettings)
     """How workers are scraped."""
+    gateway: GatewaySettings = field(default_factory=GatewaySettings)
+    """Who asks where requests go."""
+    requests: RequestSettings = field(default_factory=RequestSettings)
+    """How requests are placed."""
     engine: EngineSettings = field(default_factory=EngineSettings)
     """How decisions are made."""
     store: StoreSettings = field(default_factory=StoreSettings)

@@ -11,7 +11,17 @@ from kvaware_extender import ExtenderSettings, StaleView, load_settings
 def test_the_promised_defaults():
     """README, chart and scheduler profile are written against these."""
     settings = ExtenderSettings()
-    groups = {"engine", "store", "kubernetes", "wake_up", "heartbeat", "workers", "worker_scrape"}
+    groups = {
+        "engine",
+        "store",
+        "kubernetes",
+        "wake_up",
+        "heartbeat",
+        "workers",
+        "worker_scrape",
+        "gateway",
+        "requests",
+    }
     assert {f.name: getattr(settings, f.name) for f in dataclasses.fields(settings) if f.name not in groups} == {
         "scheduler_host": "127.0.0.1",
         "scheduler_port": 8901,
@@ -40,6 +50,16 @@ def test_the_promised_defaults():
         "reviews_per_s": 50.0,
         "review_burst": 200,
     }
+    assert dataclasses.asdict(settings.gateway) == {
+        "token_file": "",
+        "default_tenant": "default",
+        "max_body_bytes": 16 * 2**20,
+        "batch_max_body_bytes": 32 * 2**20,
+        "frame_max_bytes": 4 * 2**20,
+        "streams_max": 1024,
+    }
+    assert (settings.requests.index.max_bytes, settings.requests.index.chunk_characters) == (4 * 2**30, 256)
+    assert (settings.requests.ledger.ttl_s, settings.requests.ledger.attempts_max) == (30.0, 3)
     assert dataclasses.asdict(settings.engine.findings) == {
         "overrun_tolerance_bytes": 512 * 2**20,
         "hold_scrapes": 3,
@@ -96,6 +116,12 @@ def test_a_file_has_camel_case_keys_and_variables_override_it(tmp_path):
         pytest.param("bindTimeoutS: -1", "setting bindTimeoutS", id="negative time"),
         pytest.param("engine: {intentTtlS: soon}", "setting engine.intentTtlS", id="words for a number"),
         pytest.param("a: [", "cannot be read", id="not YAML"),
+        pytest.param("gateway: {defaultTenant: ''}", "setting gateway.defaultTenant", id="a tenant without a name"),
+        pytest.param(
+            "requests: {ledger: {ttlS: 0}}", "setting requests.ledger.expected ttlS", id="reservations of no length"
+        ),
+        pytest.param("requests: {index: {maxBytes: .nan}}", "setting requests.index.maxBytes", id="no number of bytes"),
+        pytest.param("requests: {costs: {refusedMs: -1}}", "refusedMs", id="a negative price"),
         pytest.param(
             "workerScrape: {intervalS: 60}",
             "workers.reportIntervalS: expected at least workerScrape.intervalS, 60, got 10",
