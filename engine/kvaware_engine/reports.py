@@ -15,6 +15,7 @@ __all__ = [
     "ModelHeadroom",
     "ModelLoad",
     "ReportSource",
+    "ReportTimes",
     "RoleHeadroom",
     "RoleLoad",
     "WorkerCounters",
@@ -110,7 +111,30 @@ class WorkerReport:
     capabilities: tuple[str, ...] | None = None
     draining: bool | None = None
     asleep: bool | None = None
+    adapters: tuple[str, ...] | None = None
+    """Names of the adapters that it serves."""
+    cpu_tier_free_bytes: int | None = None
+    """Of its offload tier in CPU memory."""
+    ssd_tier_free_bytes: int | None = None
+    transfer_domain: str | None = None
+    """Its parallel layout, connector and version, in words of its own: equal words mean that KV can move."""
     counters: WorkerCounters | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportTimes:
+    """When what is believed of a worker was observed, in the engine's ``now_s``. Minus infinity: it is not known."""
+
+    load_at_s: float
+    """Of its waiting and running requests: of the older one, where they came apart."""
+    waiting_at_s: float
+    """Of its waiting requests alone."""
+    queued_tokens_at_s: float
+    """Of their prompts' tokens."""
+    kv_at_s: float
+    """Of the room in its KV pool."""
+    any_at_s: float
+    """Of its last report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,6 +170,13 @@ class WorkerView:
     cache_value_ms: float | None
     """What losing it would cost: prefill time of the tokens that it holds, times the chance that they are asked for
     again, and the work that runs there. None: unknown."""
+    incarnation: str = ""
+    """Pod UID and start of the server's container, and how often the process itself started again."""
+    adapters: tuple[str, ...] | None = None
+    cpu_tier_free_bytes: int | None = None
+    ssd_tier_free_bytes: int | None = None
+    transfer_domain: str | None = None
+    """As it tells: parallel layout, connector and version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ from math import inf
 from typing import Any, Final, cast
 
 from kvaware_engine.counters import BucketGrowth, CounterWindow, HistogramWindow
-from kvaware_engine.reports import LatencyHistogram, ReportSource, WorkerPlace, WorkerReport
+from kvaware_engine.reports import LatencyHistogram, ReportSource, ReportTimes, WorkerPlace, WorkerReport
 
 __all__ = ["WorkerState"]
 
@@ -18,9 +18,20 @@ PASSING: Final = (
     "hbm_used_bytes",
     "kv_blocks_free",
     "kv_usage_ratio",
+    "cpu_tier_free_bytes",
+    "ssd_tier_free_bytes",
 )
 """Figures that say nothing any more once they are older than the time-out."""
-LASTING: Final = ("kv_blocks_total", "block_size_tokens", "capabilities", "draining", "asleep", "address")
+LASTING: Final = (
+    "kv_blocks_total",
+    "block_size_tokens",
+    "capabilities",
+    "draining",
+    "asleep",
+    "address",
+    "adapters",
+    "transfer_domain",
+)
 """Figures that hold until told otherwise."""
 COUNTERS: Final = (
     "prompt_tokens",
@@ -46,6 +57,7 @@ class WorkerState:
         "_counters",
         "_figures",
         "_histograms",
+        "_restarts",
         "_seq",
         "_seq_at_s",
         "_window_s",
@@ -63,7 +75,13 @@ class WorkerState:
         """The API server does not show it at present."""
         self.absent_since_s: float | None = None
         self._window_s = window_s
+        self._restarts = 0
         self._start_over()
+
+    @property
+    def incarnation(self) -> str:
+        """Of its process: a container may start it again without the API server's telling."""
+        return f"{self.place.incarnation}#{self._restarts}" if self._restarts else self.place.incarnation
 
     def _start_over(self) -> None:
         """Another incarnation: its KV pool is empty and its counters begin at 0."""
@@ -82,6 +100,7 @@ class WorkerState:
     def move(self, place: WorkerPlace) -> None:
         """It is where the API server shows it now."""
         if place.incarnation != self.place.incarnation:
+            self._restarts = 0
             self._start_over()
         self.place = place
         self.gone = False
@@ -100,6 +119,7 @@ class WorkerState:
             if self._seq is not None and report.seq <= self._seq:
                 if at_s - self._seq_at_s <= timeout_s:
                     return False
+                self._restarts += 1
                 self._start_over()
             self._seq, self._seq_at_s = report.seq, at_s
         taken = at_s > self.at_s
@@ -173,6 +193,22 @@ class WorkerState:
         elif total and usage is not None:
             free = round(total * (1 - usage))
         return free, usage
+
+    def times(self, *, since_s: float) -> ReportTimes:
+        """When its figures were observed that are not older than ``since_s``."""
+
+        def at_s(*names: str) -> list[float]:
+            figures = (self._figures.get(name) for name in names)
+            return [figure.at_s for figure in figures if figure is not None and figure.at_s >= since_s]
+
+        return ReportTimes(
+            # Of the two the older: a request that is in neither, nor in what was reserved, would be lost.
+            load_at_s=min(at_s("waiting", "running"), default=-inf),
+            waiting_at_s=max(at_s("waiting"), default=-inf),
+            queued_tokens_at_s=max(at_s("queued_tokens"), default=-inf),
+            kv_at_s=max(at_s("kv_blocks_free", "kv_usage_ratio"), default=-inf),
+            any_at_s=self.at_s,
+        )
 
     def counter(self, name: str, *, since_s: float) -> CounterWindow | None:
         """A counter that was observed at ``since_s`` or later."""

@@ -15,7 +15,7 @@ from kvaware_engine.counters import quantile_s
 from kvaware_engine.observations import ObjectKey
 from kvaware_engine.profile_book import ProfileBook
 from kvaware_engine.profiles import HardwareProfile
-from kvaware_engine.reports import ModelLoad, RoleLoad, WorkerPlace, WorkerReport, WorkerView
+from kvaware_engine.reports import ModelLoad, ReportTimes, RoleLoad, WorkerPlace, WorkerReport, WorkerView
 from kvaware_engine.settings import WorkerSettings
 from kvaware_engine.worker_state import WorkerState
 
@@ -44,13 +44,26 @@ class Workers:
     def __init__(
         self, settings: WorkerSettings | None = None, profiles: Mapping[str, HardwareProfile] | None = None
     ) -> None:
-        self._settings = settings or WorkerSettings()
+        self.settings = self._settings = settings or WorkerSettings()
         self._book = ProfileBook(profiles or {})
         self._workers: dict[str, WorkerState] = {}
         self._of_model: dict[ObjectKey, set[str]] = {}
         self._gone: set[str] = set()
+        self._listeners: list[Callable[[str], None]] = []
         self.version = 0
         """Grows with everything that is taken in."""
+
+    def subscribe(self, listener: Callable[[str], None]) -> None:
+        """Have it told the worker's id after each change: expected, reported, gone, forgotten.
+
+        It is called in the middle of what changes the workers: it may note the id, or read, and must change nothing.
+        """
+        self._listeners.append(listener)
+
+    def _changed(self, worker: str) -> None:
+        self.version += 1
+        for listener in self._listeners:
+            listener(worker)
 
     def expect(self, worker: str, place: WorkerPlace | None) -> None:
         """The API server shows the worker there; None: it shows it no more.
@@ -63,7 +76,7 @@ class Workers:
             if state is not None and not state.gone:
                 state.gone = True
                 self._gone.add(worker)
-                self.version += 1
+                self._changed(worker)
             return
         if state is None:
             state = self._workers[worker] = WorkerState(place, window_s=self._settings.rate_window_s)
@@ -76,7 +89,7 @@ class Workers:
         else:
             return
         self._of_model.setdefault(place.model, set()).add(worker)
-        self.version += 1
+        self._changed(worker)
 
     def observe(self, report: WorkerReport, *, now_s: float) -> ReportVerdict:
         """Take a report over, figure by figure.
@@ -92,7 +105,7 @@ class Workers:
         at_s = min(report.observed_at_s, now_s)
         if not state.take(report, at_s=at_s, timeout_s=self._settings.report_timeout_s):
             return ReportVerdict.OLDER
-        self.version += 1
+        self._changed(report.worker)
         return ReportVerdict.TAKEN
 
     def tick(self, now_s: float) -> None:
@@ -108,6 +121,7 @@ class Workers:
                 others.discard(worker)
                 if not others:
                     del self._of_model[state.place.model]
+                self._changed(worker)
 
     def load(self, model: ObjectKey, roles: Sequence[str], *, now_s: float) -> ModelLoad:
         """The model's traffic now, one entry per role in the order given. An unknown model has roles without workers.
@@ -128,6 +142,21 @@ class Workers:
         self.tick(now_s)
         shown = self._shown(model) if model is not None else (each for each in self._workers.values() if not each.gone)
         return sorted((self._view(state, now_s=now_s) for state in shown), key=lambda view: view.worker)
+
+    def place(self, worker: str) -> WorkerPlace | None:
+        """Where the API server shows it, or showed it less than ``absence_kept_s`` ago; None: it is forgotten."""
+        state = self._workers.get(worker)
+        return None if state is None else state.place
+
+    def view(self, worker: str, now_s: float) -> WorkerView | None:
+        """What is believed of one worker; None: the API server does not show it at present."""
+        state = self._workers.get(worker)
+        return None if state is None or state.gone else self._view(state, now_s=now_s)
+
+    def times(self, worker: str, now_s: float) -> ReportTimes | None:
+        """When what ``view`` tells was observed; None: it is forgotten."""
+        state = self._workers.get(worker)
+        return None if state is None else state.times(since_s=now_s - self._settings.report_timeout_s)
 
     def _shown(self, model: ObjectKey) -> Iterable[WorkerState]:
         states = (self._workers[worker] for worker in self._of_model.get(model, ()))
@@ -234,6 +263,11 @@ class Workers:
             cache_value_ms=cache_value_ms(
                 state, profile, since_s=since_s, unknown_reuse_ratio=self._settings.unknown_reuse_ratio
             ),
+            incarnation=state.incarnation,
+            adapters=state.lasting("adapters"),
+            cpu_tier_free_bytes=passing("cpu_tier_free_bytes"),
+            ssd_tier_free_bytes=passing("ssd_tier_free_bytes"),
+            transfer_domain=state.lasting("transfer_domain"),
         )
 
     def _confidence(self, age_s: float | None) -> float:

@@ -20,6 +20,11 @@ MAX_SEQ: Final = 2**63 - 1
 MAX_HBM_BYTES: Final = 2**47
 """On all GPUs of one worker: 128 TiB, more than a rack has."""
 
+MAX_NAME_LENGTH: Final = 253
+MAX_ADAPTERS: Final = 1024
+MAX_TIER_BYTES: Final = 2**50
+"""Of one tier: 1 PiB."""
+
 Things = Annotated[Integer, Field(ge=0, le=MAX_THINGS)]
 
 
@@ -61,6 +66,21 @@ class Heartbeat(ApiModel):
     """What it can do with KV cache beyond its own HBM."""
     draining: Flag | None = None
     """Whether it takes no new requests."""
+    adapters: (
+        Annotated[
+            tuple[Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)], ...],
+            Field(max_length=MAX_ADAPTERS),
+        ]
+        | None
+    ) = None
+    """Names of the adapters that it serves; an empty list: none. Left out: requests for any may come."""
+    cpu_tier_free_bytes: Annotated[Integer, Field(ge=0, le=MAX_TIER_BYTES)] | None = None
+    """Free in its offload tier in CPU memory."""
+    ssd_tier_free_bytes: Annotated[Integer, Field(ge=0, le=MAX_TIER_BYTES)] | None = None
+    """Free in its offload tier on SSD."""
+    transfer_domain: Annotated[str, Field(min_length=1, max_length=MAX_NAME_LENGTH)] | None = None
+    """Parallel layout, KV connector and its version, such as tp4-nixl-0.3: between workers of one model that say the
+    same words KV blocks can move."""
 
     @rule(
         "!has(self.kv_blocks_free) || !has(self.kv_blocks_total) || self.kv_blocks_free <= self.kv_blocks_total",
@@ -110,4 +130,8 @@ def parse_heartbeat(
         hbm_used_bytes=heartbeat.hbm_used_bytes,
         capabilities=None if heartbeat.capabilities is None else tuple(each.value for each in heartbeat.capabilities),
         draining=heartbeat.draining,
+        adapters=heartbeat.adapters,
+        cpu_tier_free_bytes=heartbeat.cpu_tier_free_bytes,
+        ssd_tier_free_bytes=heartbeat.ssd_tier_free_bytes,
+        transfer_domain=heartbeat.transfer_domain,
     )

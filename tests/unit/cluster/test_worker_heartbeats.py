@@ -23,6 +23,10 @@ WHOLE: dict[str, Any] = {
     "hbm_used_bytes": 70 * 2**30,
     "capabilities": ["tiers"],
     "draining": False,
+    "adapters": ["sql"],
+    "cpu_tier_free_bytes": 2**38,
+    "ssd_tier_free_bytes": 2**41,
+    "transfer_domain": "tp4-nixl-0.3",
 }
 MODEL = ObjectKey("ml", "llama-70b")
 
@@ -52,6 +56,10 @@ def test_every_field_of_a_heartbeat_arrives():
         hbm_used_bytes=70 * 2**30,
         capabilities=("tiers",),
         draining=False,
+        adapters=("sql",),
+        cpu_tier_free_bytes=2**38,
+        ssd_tier_free_bytes=2**41,
+        transfer_domain="tp4-nixl-0.3",
     )
 
 
@@ -96,6 +104,11 @@ def test_the_model_may_be_left_to_the_caller_to_hold():
         pytest.param({"draining": 0}, "draining: .*got 0", id="a number as flag"),
         pytest.param({"address": "10.0.0.7"}, "address: ", id="no port"),
         pytest.param({"address": "http://10.0.0.7:80/x"}, "address: ", id="a URL"),
+        pytest.param({"adapters": "sql"}, "adapters: ", id="no list of adapters"),
+        pytest.param({"adapters": ["sql", ""]}, r"adapters\[1\]: ", id="an adapter without a name"),
+        pytest.param({"cpu_tier_free_bytes": -1}, "cpu_tier_free_bytes: .*got -1", id="less than nothing free"),
+        pytest.param({"ssd_tier_free_bytes": 2**51}, "ssd_tier_free_bytes: ", id="two petabytes of SSD"),
+        pytest.param({"transfer_domain": ""}, "transfer_domain: ", id="an empty transfer domain"),
     ],
 )
 def test_a_lie_is_refused_by_its_name(change: dict[str, Any], expected: str):

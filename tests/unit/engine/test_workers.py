@@ -1,5 +1,7 @@
 """What is believed of a worker: which report holds, what an incarnation keeps, what a cache is worth."""
 
+from math import inf
+
 import pytest
 
 from kvaware_engine import ObjectKey, ReportVerdict, Workers, WorkerSettings, WorkerView
@@ -238,3 +240,57 @@ def test_a_sleeping_worker_holds_nothing_of_value():
     """vllm-project/aibrix#2287: asleep, its cache is empty, whatever it computed before."""
     workers = valued(asleep=True, counters=counted(prompt=8000))
     assert view(workers, now_s=0).cache_value_ms == 0
+
+
+def test_whoever_subscribed_is_told_of_each_change_of_a_worker():
+    """Expected, reported, gone, forgotten; a report that says nothing new, or is of nobody, is no change."""
+    workers = Workers(WorkerSettings(absence_kept_s=60))
+    told: list[str] = []
+    workers.subscribe(told.append)
+    workers.expect(WORKER, place())
+    workers.expect(WORKER, place())
+    workers.observe(heartbeat(seq=1, at_s=1, waiting=1), now_s=1)
+    workers.observe(heartbeat(seq=1, at_s=2, waiting=0), now_s=2)
+    workers.observe(heartbeat("ml:nobody:0", seq=1, at_s=2), now_s=2)
+    assert told == [WORKER] * 2
+    workers.expect(WORKER, None)
+    workers.tick(10)
+    assert (told, workers.place(WORKER), workers.view(WORKER, 10)) == ([WORKER] * 3, place(), None)
+    workers.tick(71)
+    assert (told, workers.place(WORKER), workers.times(WORKER, 71)) == ([WORKER] * 4, None, None)
+
+
+def test_one_view_is_what_all_views_show():
+    """And nobody is seen who is not expected."""
+    workers = one_worker()
+    workers.observe(heartbeat(seq=1, at_s=0, running=20, adapters=("sql",), transfer_domain="tp4"), now_s=0)
+    seen = workers.view(WORKER, 1)
+    assert seen == view(workers, now_s=1)
+    assert seen is not None
+    assert (seen.adapters, seen.transfer_domain, seen.cpu_tier_free_bytes) == (("sql",), "tp4", None)
+    assert workers.view("ml:nobody:0", 1) is None
+
+
+def test_each_figure_has_the_time_of_its_own_observation():
+    """What was reserved between two of them is in the one and not in the other."""
+    workers = one_worker()
+    workers.observe(scrape(at_s=1, waiting=2, running=3, kv_usage_ratio=0.5), now_s=1)
+    workers.observe(heartbeat(seq=1, at_s=4, waiting=1, queued_tokens=50), now_s=4)
+    times = workers.times(WORKER, 5)
+    assert times is not None
+    assert (times.load_at_s, times.waiting_at_s, times.queued_tokens_at_s) == (1, 4, 4)
+    assert (times.kv_at_s, times.any_at_s) == (1, 4)
+    outlived = workers.times(WORKER, 42)  # beyond the time-out of 40 s: running and the pool are not known any more
+    assert outlived is not None
+    assert (outlived.load_at_s, outlived.kv_at_s) == (4, -inf)
+
+
+def test_a_process_that_starts_again_in_its_container_is_another_incarnation():
+    """Only its heartbeats' numbers tell; what was reserved on it is gone with its KV pool."""
+    workers = one_worker()
+    workers.observe(heartbeat(seq=700, at_s=0), now_s=0)
+    before = view(workers, now_s=0).incarnation
+    workers.observe(heartbeat(seq=1, at_s=41), now_s=41)
+    assert (before, view(workers, now_s=41).incarnation) == ("uid-1/start-1", "uid-1/start-1#1")
+    workers.expect(WORKER, place(incarnation="uid-1/start-2"))
+    assert view(workers, now_s=42).incarnation == "uid-1/start-2"
