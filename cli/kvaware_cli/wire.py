@@ -20,6 +20,12 @@ __all__ = [
     "ModelList",
     "Node",
     "NodeList",
+    "PlacementAnswer",
+    "PlacementCandidate",
+    "PlacementExplanation",
+    "PlacementFlip",
+    "PlacementOption",
+    "PlacementRequest",
     "Pool",
     "RoleLoad",
     "Tenant",
@@ -240,6 +246,89 @@ class ModelList(_Wire):
     """``/v1/models``."""
 
     items: tuple[Model, ...]
+
+
+class PlacementRequest(_Wire):
+    """What a request asked for."""
+
+    request_id: str
+    model: KeyText
+    tenant: str = ""
+    input_tokens: int
+    expected_output_tokens: float = 0.0
+    output_told: bool = True
+    priority: int = 0
+    phase: str | None = None
+    adapter: str | None = None
+
+
+class PlacementOption(_Wire):
+    """One worker with one action."""
+
+    action: str
+    mode: str = ""
+    source: str | None = None
+    tier: str | None = None
+    matched_tokens: int = 0
+    transfer_bytes: int = 0
+    terms: Cost
+
+
+class PlacementCandidate(_Wire):
+    """One worker as it was believed to be."""
+
+    worker: str
+    filtered: str | None = None
+    policy_cost: float | None = None
+    options: tuple[PlacementOption, ...] = ()
+    matched_tokens: int = 0
+    requests: int = 0
+    wait_ms: float = 0.0
+    kv_free_tokens: int | None = None
+    kv_total_tokens: int | None = None
+    confidence_ratio: float = 1.0
+    age_s: float | None = None
+
+
+class PlacementAnswer(_Wire):
+    """One of the questions that every decision answers."""
+
+    question: str
+    answer: str
+
+
+class PlacementFlip(_Wire):
+    """A change with which another worker would have been chosen."""
+
+    text: str
+
+
+class PlacementExplanation(_Wire):
+    """Everything about one placement of a request."""
+
+    placement_id: str
+    request: PlacementRequest
+    policy: str
+    reason: str
+    precision: str = ""
+    attempt: int = 1
+    chosen: str
+    prefill: str | None = None
+    runner_up: str | None = None
+    runner_up_behind: float | None = None
+    emptiest: str | None = None
+    in_the_running: int
+    candidates: tuple[PlacementCandidate, ...] = ()
+    filtered: dict[str, int] = {}
+    approximations: tuple[str, ...] = ()
+    answers: tuple[PlacementAnswer, ...] = ()
+    flip: PlacementFlip | None = None
+    flips: tuple[PlacementFlip, ...] = ()
+    no_flip: str = ""
+
+    def candidate(self, worker: str | None) -> PlacementCandidate | None:
+        """The candidate of that id."""
+        return next((c for c in self.candidates if c.worker == worker), None)
 
 
 W = TypeVar("W", bound=_Wire)

@@ -1,0 +1,142 @@
+"""One placement's explanation as text: the request, what each worker would have cost, the choice, the six answers."""
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+from rich.console import Console
+from rich.text import Text
+
+from kvaware_cli.output import (
+    UNKNOWN,
+    Fact,
+    Listing,
+    kept_whole,
+    leading_terms,
+    ms,
+    plural,
+    print_facts,
+    print_table,
+    shown_ms,
+    table,
+)
+from kvaware_cli.wire import Cost, PlacementCandidate, PlacementExplanation, PlacementOption, read
+
+__all__ = ["print_placement", "request_facts", "verdict_facts", "workers_table"]
+
+MOST_WORKERS: Final = 12
+TERMS_SHOWN: Final = 3
+COST_POLICY: Final = "cost"
+"""Its measure is the cost that the table shows; every other policy has one of its own."""
+MARK: Final = "→"
+
+
+def print_placement(out: Console, body: Any) -> None:
+    """Everything about one placement, from the JSON of ``GET /v1/placements/{id}/explanation``.
+
+    Raises: ServerError where the answer cannot be read.
+    """
+    explanation = read(PlacementExplanation, body)
+    print_facts(out, request_facts(explanation))
+    out.print()
+    print_table(out, workers_table(explanation))
+    out.print()
+    print_facts(out, verdict_facts(explanation))
+    for each in explanation.answers:
+        out.print()
+        out.print(Text(each.question, style="bold"))
+        print_facts(out, [("", each.answer)], indent=2)
+
+
+def request_facts(explanation: PlacementExplanation) -> Iterator[Fact]:
+    """Which request, what it needs, for whom, by which policy."""
+    request = explanation.request
+    yield "request", Text.assemble((request.request_id, "bold"), f", placement {explanation.placement_id}")
+    told = "told by the client" if request.output_told else "as others before it"
+    phase = f", {request.phase} only" if request.phase else ""
+    out = f"{request.expected_output_tokens:,.0f} out expected ({told})"
+    yield "needs", f"{request.input_tokens:,} tokens in, {out}{phase}"
+    yield "model", request.model + (f", adapter {request.adapter}" if request.adapter else "")
+    priority = f", priority {request.priority}" if request.priority else ""
+    yield "tenant", f"{request.tenant}{priority}"
+    yield "policy", explanation.policy
+    if explanation.attempt > 1:
+        yield "attempt", f"{explanation.attempt}: {plural(explanation.attempt - 1, 'worker')} refused it before"
+
+
+def workers_table(explanation: PlacementExplanation) -> Listing:
+    """The workers in the running, best first, each with its best option.
+
+    The other options of the chosen and of the runner-up stand below them. Where the policy compares something else than
+    cost, its measure has a column.
+    """
+    own_measure = explanation.policy != COST_POLICY
+    measure = ("MEASURE",) if own_measure else ()
+    made = table(
+        "", "WORKER", "ACTION", "HELD", "QUEUE", "WAIT MS", "KV FREE", "CONF", *measure, "COST MS", "MADE OF",
+        right=frozenset({"HELD", "QUEUE", "WAIT MS", "KV FREE", "CONF", "MEASURE", "COST MS"}),
+        wrap=frozenset({"MADE OF"}), names=frozenset({"WORKER"}),
+    )  # fmt: skip
+    running = [each for each in explanation.candidates if each.filtered is None]
+    shown = running[:MOST_WORKERS]
+    told = {explanation.chosen, explanation.prefill, explanation.runner_up, explanation.emptiest}
+    shown += [each for each in running[MOST_WORKERS:] if each.worker in told]
+    for candidate in shown:
+        chosen = candidate.worker in {explanation.chosen, explanation.prefill}
+        best, *others = candidate.options or (None,)
+        made.add_row(
+            MARK if chosen else "",
+            candidate.worker,
+            _action(best),
+            f"{candidate.matched_tokens:,}",
+            str(candidate.requests),
+            ms(candidate.wait_ms),
+            UNKNOWN if candidate.kv_free_tokens is None else f"{candidate.kv_free_tokens:,}",
+            f"{candidate.confidence_ratio:.2f}",
+            *((_measure(candidate),) if own_measure else ()),
+            "" if best is None else ms(best.terms.total),
+            "" if best is None else _made_of(best.terms),
+            style="green" if chosen else "",
+        )
+        if chosen or candidate.worker == explanation.runner_up:
+            for other in others:
+                blank = [""] * (5 + len(measure))
+                cells = ["", "  or", _action(other), *blank, ms(other.terms.total), _made_of(other.terms)]
+                made.add_row(*cells, style="dim")
+    if (left := explanation.in_the_running - len(shown)) > 0:
+        made.add_row("", f"and {left} more", *[""] * (len(made.columns) - 2))
+    return made
+
+
+def _measure(candidate: PlacementCandidate) -> str:
+    return UNKNOWN if candidate.policy_cost is None else f"{candidate.policy_cost:,.4g}"
+
+
+def _action(option: PlacementOption | None) -> str:
+    if option is None:
+        return UNKNOWN
+    return f"{option.action} from {option.source}" if option.source else option.action
+
+
+def _made_of(cost: Cost) -> str:
+    told = leading_terms(cost.terms(), total=shown_ms(cost.total), count=TERMS_SHOWN)
+    return ", ".join(kept_whole(term) for term in told.split(", "))
+
+
+def verdict_facts(explanation: PlacementExplanation) -> Iterator[Fact]:
+    """The choice, the runner-up, what would have flipped it, who was not in the running, what is not exact."""
+    yield "choice", Text.assemble((explanation.chosen, "bold green"), f" ({explanation.reason})")
+    if explanation.prefill is not None:
+        yield "prefill", Text.assemble("at ", (explanation.prefill, "bold green"))
+    if explanation.runner_up is None:
+        yield "runner-up", "none: no other worker could take it"
+    elif explanation.runner_up_behind is not None:
+        unit = " ms dearer" if explanation.policy == COST_POLICY else f" behind, as {explanation.policy} measures"
+        yield "runner-up", f"{explanation.runner_up}, {ms(explanation.runner_up_behind)}{unit}"
+    if explanation.flip is None:
+        yield "flips", explanation.no_flip
+    for number, flip in enumerate(explanation.flips):
+        yield "flips" if number == 0 else "", flip.text if number else Text(flip.text, style="bold")
+    for reason, count in sorted(explanation.filtered.items(), key=lambda item: (-item[1], item[0])):
+        yield "filtered", f"{plural(count, 'worker')}: {reason}"
+    for sentence in explanation.approximations:
+        yield "note", Text(sentence, style="yellow")
