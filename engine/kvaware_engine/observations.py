@@ -237,10 +237,24 @@ class ModelObservation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Amounts:
-    """Amounts of what pods use; None: not set."""
+    """Amounts of everything that a tenant can be limited in, or promised; None: not set."""
 
     gpus: int | None = None
     hbm_bytes: int | None = None
+    cpu_memory_bytes: int | None = None
+    """Of offloaded KV cache, as the next."""
+    ssd_bytes: int | None = None
+    block_groups: int | None = None
+    """KVCacheBlockGroups in the tenant's namespaces."""
+    requests_per_s: int | None = None
+    tokens_per_s: int | None = None
+    """Prompts and answers together."""
+    concurrent_requests: int | None = None
+    remote_read_bytes_per_s: int | None = None
+    migration_bytes_per_s: int | None = None
+    concurrent_migrations: int | None = None
+    control_requests_per_s: int | None = None
+    """Calls that place nothing, such as explanations and lists."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,7 +277,7 @@ class NodeSelector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TenantQuotaObservation:
-    """One TenantQuota, as far as pods are concerned."""
+    """One TenantQuota."""
 
     name: str
     uid: str
@@ -273,6 +287,12 @@ class TenantQuotaObservation:
     namespaces: tuple[str, ...]
     limits: Amounts = Amounts()
     guaranteed: Amounts = Amounts()
+    weight: int = 1
+    """Share of what nobody is guaranteed; 0: only after the others."""
+    priority_default: int | None = None
+    """Of requests that name none; None: not set."""
+    priority_max: int | None = None
+    """A higher one that a request names is lowered to it; None: any."""
     reserved_pool: NodeSelector | None = None
 
 

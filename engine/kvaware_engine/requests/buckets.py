@@ -1,0 +1,80 @@
+"""A rate as a bucket that fills by itself, can be asked without being charged, and may be charged into debt.
+
+It is kept as the time at which it is full (GCRA, the generic cell rate algorithm of ITU-T I.371): no refilling, and
+"when is this admitted" is one sum, the same one that "is it admitted" compares with. Waiting for exactly as long as one
+was told is therefore enough, whatever the rounding.
+"""
+
+from math import inf
+from typing import Final
+
+__all__ = ["Bucket"]
+
+SLACK_S: Final = 1e-6
+"""So much too early is in time: a clock of some years in seconds has steps of 10^-8, and the sums here round as well.
+It is not given away: what is charged is accounted to the full."""
+
+
+class Bucket:
+    """Amounts per second, of which ``depth_s`` seconds' worth may come at once. ``now_s`` never goes back."""
+
+    __slots__ = ("_at_s", "_depth_s", "_full_at_s", "rate_per_s")
+
+    def __init__(self, rate_per_s: float, *, depth_s: float) -> None:
+        """A full one.
+
+        Args:
+            rate_per_s: Above 0. (A rate of 0 admits nothing ever, and that is no question of time.)
+            depth_s: Above 0.
+        Raises: ValueError.
+        """
+        if not (0 < rate_per_s < inf and 0 < depth_s < inf):
+            raise ValueError(f"expected a finite rate and depth above 0, got {rate_per_s} and {depth_s}")
+        self.rate_per_s = rate_per_s
+        self._depth_s = depth_s
+        self._full_at_s = -inf
+        self._at_s = -inf
+        """When it was charged last: until then the present rate is not known to have held."""
+
+    @property
+    def depth(self) -> float:
+        """What it holds when it is full."""
+        return self.rate_per_s * self._depth_s
+
+    def level(self, now_s: float) -> float:
+        """What is in it; below 0: debt."""
+        return self.rate_per_s * (self._depth_s - max(0.0, self._full_at_s - now_s))
+
+    def wait_s(self, amount: float, now_s: float, *, kept: float = 0.0) -> float:
+        """How long until an amount is admitted if nobody else comes; 0: it is admitted now.
+
+        What is more than the bucket holds is admitted when it is full, into debt: a prompt of 2,000 tokens passes a
+        limit of 1,000 a second, once every two seconds.
+
+        Args:
+            amount: 0 or more.
+            now_s: Now.
+            kept: What has to be left after it, for others; of a larger bucket a smaller part.
+        """
+        needed_s = min((amount + kept) / self.rate_per_s, self._depth_s)
+        wait_s = self._full_at_s - self._depth_s + needed_s - now_s
+        return wait_s if wait_s > SLACK_S else 0.0
+
+    def charge(self, amount: float, now_s: float) -> None:
+        """Take an amount out, whether it is there or not."""
+        self._full_at_s = max(self._full_at_s, now_s) + amount / self.rate_per_s
+        self._at_s = now_s
+
+    def refund(self, amount: float) -> None:
+        """Give back what was charged and not used; nothing overflows."""
+        self._full_at_s -= amount / self.rate_per_s
+
+    def change_rate(self, rate_per_s: float) -> None:
+        """Another limit: what was taken stays taken, and nobody waits longer for it than before.
+
+        At a higher rate it comes back sooner. At a lower one the same amount would take longer: a tenant whose limit
+        falls to a hundredth would be shut out for a hundred times as long for what it was allowed.
+        """
+        if rate_per_s > self.rate_per_s and self._full_at_s > self._at_s:
+            self._full_at_s = self._at_s + (self._full_at_s - self._at_s) * self.rate_per_s / rate_per_s
+        self.rate_per_s = rate_per_s
