@@ -3,7 +3,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := crds/kvaware_crds engine/kvaware_engine cluster/kvaware_cluster extender/kvaware_extender operator/kvaware_operator cli/kvaware_cli
+SOURCES := crds/kvaware_crds engine/kvaware_engine cluster/kvaware_cluster extender/kvaware_extender operator/kvaware_operator simulator/kvaware_simulator cli/kvaware_cli
 
 .PHONY: help install demo test check fix generate unit component e2e bench controlplane kind-up kind-down lock clean
 
