@@ -247,16 +247,21 @@ def quota(
     guaranteed_hbm_gib: float | None = None,
     pool_labels: dict[str, str] | None = None,
     created_at: str = "2026-01-01T00:00:00Z",
+    priority_default: int | None = None,
+    priority_max: int | None = None,
+    **limits: int | None,
 ) -> TenantQuotaObservation:
-    """A quota that limits nothing."""
+    """A quota that limits nothing; further keyword arguments are limits, named as in ``Amounts``."""
     return TenantQuotaObservation(
         name=name,
         uid=f"uid-quota-{name}",
         created_at=created_at,
         tenant=tenant or name,
         namespaces=tuple(namespaces),
-        limits=Amounts(gpus=gpus, hbm_bytes=gib(hbm_gib)),
+        limits=Amounts(gpus=gpus, hbm_bytes=gib(hbm_gib), **limits),
         guaranteed=Amounts(gpus=guaranteed_gpus, hbm_bytes=gib(guaranteed_hbm_gib)),
+        priority_default=priority_default,
+        priority_max=priority_max,
         reserved_pool=NodeSelector(match_labels=tuple(pool_labels.items())) if pool_labels else None,
     )
 

@@ -11,8 +11,9 @@ from typing import Final
 __all__ = ["Bucket"]
 
 SLACK_S: Final = 1e-6
-"""So much too early is in time: a clock of some years in seconds has steps of 10^-8, and the sums here round as well.
-It is not given away: what is charged is accounted to the full."""
+"""So much too early is in time, since sums are rounded. It is not given away: what is charged is accounted in full."""
+SLACK_RATIO: Final = 1e-15
+"""Of the clock, the same: a few of its floating-point steps, where it shows more than decades."""
 
 
 class Bucket:
@@ -58,7 +59,7 @@ class Bucket:
         """
         needed_s = min((amount + kept) / self.rate_per_s, self._depth_s)
         wait_s = self._full_at_s - self._depth_s + needed_s - now_s
-        return wait_s if wait_s > SLACK_S else 0.0
+        return wait_s if wait_s > SLACK_S + SLACK_RATIO * now_s else 0.0
 
     def charge(self, amount: float, now_s: float) -> None:
         """Take an amount out, whether it is there or not."""
