@@ -5,13 +5,13 @@ holds, whatever arrives last.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from enum import StrEnum
 from math import inf
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from kvaware_engine.cache_value import cache_value_ms, chance_of_reuse
-from kvaware_engine.counters import quantile_s
+from kvaware_engine.counters import BucketGrowth, quantile_s
 from kvaware_engine.observations import ObjectKey
 from kvaware_engine.profile_book import ProfileBook
 from kvaware_engine.profiles import HardwareProfile
@@ -128,20 +128,49 @@ class Workers:
 
         Only Ready workers that neither drain nor sleep count: the others take no new requests.
         """
+        slices = self.load_in_slices(model, roles, now_s=now_s, at_a_time=0)
+        while True:
+            try:
+                next(slices)
+            except StopIteration as end:
+                return cast("ModelLoad", end.value)
+
+    def load_in_slices(
+        self, model: ObjectKey, roles: Sequence[str], *, now_s: float, at_a_time: int
+    ) -> Generator[None, None, ModelLoad]:
+        """The same as ``load``, for who lets others come between: 1,000 workers take 50 ms.
+
+        It yields after so many workers each (0: never). Who comes, goes or reports meanwhile counts as it was when its
+        turn came, or when it began.
+        """
         self.tick(now_s)
+        since_s = now_s - self._settings.report_timeout_s
         serving: dict[str, list[WorkerState]] = {}
-        for state in self._shown(model):
+        told: dict[str, list[_Told]] = {}
+        for number, state in enumerate(tuple(self._shown(model)), start=1):
             if state.place.ready and not state.lasting("draining") and not state.lasting("asleep"):
-                serving.setdefault(state.place.role, []).append(state)
-        return ModelLoad(
-            model=model, roles=tuple(self._role_load(role, serving.get(role, ()), now_s=now_s) for role in roles)
-        )
+                role = state.place.role
+                serving.setdefault(role, []).append(state)
+                if state.at_s >= since_s:
+                    told.setdefault(role, []).append(_told(state, since_s=since_s, is_new=self._is_new(state, now_s)))
+            if at_a_time and number % at_a_time == 0:
+                yield
+        loads = []
+        for role in roles:
+            loads.append(self._role_load(role, serving.get(role, ()), told.get(role, ()), now_s=now_s))
+            if at_a_time:
+                yield
+        return ModelLoad(model=model, roles=tuple(loads))
 
     def views(self, model: ObjectKey | None = None, *, now_s: float) -> list[WorkerView]:
         """All workers that the API server shows, or one model's, in the order of their ids."""
         self.tick(now_s)
         shown = self._shown(model) if model is not None else (each for each in self._workers.values() if not each.gone)
         return sorted((self._view(state, now_s=now_s) for state in shown), key=lambda view: view.worker)
+
+    def names(self, model: ObjectKey) -> list[str]:
+        """Ids of one model's workers that the API server shows, in order."""
+        return sorted(state.place.worker for state in self._shown(model))
 
     def place(self, worker: str) -> WorkerPlace | None:
         """Where the API server shows it, or showed it less than ``absence_kept_s`` ago; None: it is forgotten."""
@@ -162,9 +191,9 @@ class Workers:
         states = (self._workers[worker] for worker in self._of_model.get(model, ()))
         return (state for state in states if not state.gone)
 
-    def _role_load(self, role: str, states: Sequence[WorkerState], *, now_s: float) -> RoleLoad:
-        since_s = now_s - self._settings.report_timeout_s
-        reporting = [state for state in states if state.at_s >= since_s]
+    def _role_load(
+        self, role: str, states: Sequence[WorkerState], reporting: "Sequence[_Told]", *, now_s: float
+    ) -> RoleLoad:
         # What others have to do says nothing of one that has just come: counted as one of them, it would double the
         # load for the second until its first scrape, and bring a replica that nobody needs.
         known = [state for state in states if not self._just_came(state, now_s=now_s)]
@@ -174,44 +203,43 @@ class Workers:
             """Whether at least half tell: fewer say nothing of the role, and unknown is not 0."""
             return bool(told) and 2 * len(told) >= len(reporting)
 
-        def total(value_of: Callable[[WorkerState], float | None]) -> float | None:
-            told = [value for state in reporting if (value := value_of(state)) is not None]
+        def total(values: Sequence[float | None]) -> float | None:
+            told = [value for value in values if value is not None]
             if not covered(told):
                 return None
+            if len(told) == len(reporting):
+                return sum(told)
             # Those that report and leave this out have as much to do as the others; but for new ones, see above.
-            untold = sum(value_of(state) is None and not self._is_new(state, now_s=now_s) for state in reporting)
+            untold = sum(value is None and not each.is_new for value, each in zip(values, reporting, strict=True))
             return sum(told) * (1 + untold / len(told))
 
-        def figure(name: str) -> int | None:
-            value = total(lambda state: cast("int | None", state.passing(name, since_s=since_s)))
+        def figure(values: Sequence[int | None]) -> int | None:
+            value = total(values)
             return None if value is None else round(value)
 
-        def rate(name: str) -> float | None:
-            return total(lambda state: state.rate_per_s(name, since_s=since_s))
-
-        def p99_ms(name: str) -> float | None:
-            growths = [growth for state in reporting if (growth := state.buckets(name, since_s=since_s)) is not None]
+        def p99_ms(told: Sequence[BucketGrowth | None]) -> float | None:
+            growths = [growth for growth in told if growth is not None]
             seconds = quantile_s(growths, _P99) if covered(growths) else None
             return None if seconds is None else seconds * _MS_PER_S
 
-        usages = [usage for state in reporting if (usage := state.kv_pool(since_s=since_s)[1]) is not None]
-        reuses = [reuse for state in reporting if (reuse := _reuse(state, since_s=since_s)) is not None]
+        usages = [each.kv_usage_ratio for each in reporting if each.kv_usage_ratio is not None]
+        reuses = [each.reuse for each in reporting if each.reuse is not None]
         return RoleLoad(
             role=role,
             workers=len(states),
             reporting=len(reporting),
-            waiting=figure("waiting"),
-            running=figure("running"),
-            queued_tokens=figure("queued_tokens"),
+            waiting=figure([each.waiting for each in reporting]),
+            running=figure([each.running for each in reporting]),
+            queued_tokens=figure([each.queued_tokens for each in reporting]),
             kv_usage_ratio=sum(usages) / len(usages) if covered(usages) else None,
-            requests_per_s=rate("finished_requests"),
-            prompt_tokens_per_s=rate("prompt_tokens"),
-            generation_tokens_per_s=rate("generation_tokens"),
-            preemptions_per_s=rate("preemptions"),
+            requests_per_s=total([each.requests_per_s for each in reporting]),
+            prompt_tokens_per_s=total([each.prompt_tokens_per_s for each in reporting]),
+            generation_tokens_per_s=total([each.generation_tokens_per_s for each in reporting]),
+            preemptions_per_s=total([each.preemptions_per_s for each in reporting]),
             prefix_hit_ratio=_hit_ratio(reuses) if covered(reuses) else None,
-            ttft_p99_ms=p99_ms("ttft"),
-            tpot_p99_ms=p99_ms("tpot"),
-            age_s=max((now_s - state.at_s for state in reporting), default=None),
+            ttft_p99_ms=p99_ms([each.ttft for each in reporting]),
+            tpot_p99_ms=p99_ms([each.tpot for each in reporting]),
+            age_s=max((now_s - each.at_s for each in reporting), default=None),
             product=_usual(state.place.product for state in states),
         )
 
@@ -223,7 +251,7 @@ class Workers:
             state.awaited_since_s = now_s
         return now_s - state.awaited_since_s <= self._settings.report_timeout_s
 
-    def _is_new(self, state: WorkerState, *, now_s: float) -> bool:
+    def _is_new(self, state: WorkerState, now_s: float) -> bool:
         """Whether it was heard first less than a report's time-out ago."""
         return now_s - state.heard_since_s <= self._settings.report_timeout_s
 
@@ -280,6 +308,42 @@ class Workers:
         if age_s >= timeout_s:
             return 0.0
         return (timeout_s - age_s) / (timeout_s - interval_s)
+
+
+class _Told(NamedTuple):
+    """What one reporting worker says of its load."""
+
+    at_s: float
+    is_new: bool
+    waiting: int | None
+    running: int | None
+    queued_tokens: int | None
+    kv_usage_ratio: float | None
+    requests_per_s: float | None
+    prompt_tokens_per_s: float | None
+    generation_tokens_per_s: float | None
+    preemptions_per_s: float | None
+    reuse: tuple[float, float] | None
+    ttft: BucketGrowth | None
+    tpot: BucketGrowth | None
+
+
+def _told(state: WorkerState, *, since_s: float, is_new: bool) -> _Told:
+    return _Told(
+        state.at_s,
+        is_new,
+        state.passing("waiting", since_s=since_s),
+        state.passing("running", since_s=since_s),
+        state.passing("queued_tokens", since_s=since_s),
+        state.kv_pool(since_s=since_s)[1],
+        state.rate_per_s("finished_requests", since_s=since_s),
+        state.rate_per_s("prompt_tokens", since_s=since_s),
+        state.rate_per_s("generation_tokens", since_s=since_s),
+        state.rate_per_s("preemptions", since_s=since_s),
+        _reuse(state, since_s=since_s),
+        state.buckets("ttft", since_s=since_s),
+        state.buckets("tpot", since_s=since_s),
+    )
 
 
 def _usual(products: Iterable[str | None]) -> str | None:

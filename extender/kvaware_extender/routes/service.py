@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 
 from kvaware_extender.errors import ApiError
+from kvaware_extender.exposition import render_in_slices
 from kvaware_extender.metrics import Metrics
 from kvaware_extender.replies import json_response
 from kvaware_extender.routes.table import Route
@@ -32,7 +33,8 @@ def service_routes(
 
     async def metrics_text(_request: web.Request) -> web.Response:
         await before_metrics()
-        return web.Response(body=metrics.render(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+        text = await render_in_slices(metrics.registry)
+        return web.Response(body=text, headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def openapi(_request: web.Request) -> web.Response:
         return json_response(description())
