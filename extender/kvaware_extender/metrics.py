@@ -1,7 +1,7 @@
 """The extender's metrics. Labels come from closed sets (verbs, reasons, results) or from what the cluster holds now.
 
 What follows the cluster's objects (nodes, tenants) is read at scrape time, so that nothing outlives its object; nothing
-takes a label from a request.
+takes a label from a request. What is counted of requests is in ``request_metrics.py``.
 """
 
 from collections import deque
@@ -9,26 +9,46 @@ from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Final
 
-from prometheus_client import Counter, Histogram
+from prometheus_client import Counter
 
 from kvaware_cluster.process_metrics import ProcessMetrics
 from kvaware_engine import REFUSAL_TEXTS, Reason, ReportVerdict
+from kvaware_extender.histograms import Seconds, histogram
 
 __all__ = ["BindResult", "HeartbeatResult", "Metrics", "PreemptResult", "Verb"]
 
-BUCKETS_S: Final = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0)
+BUCKETS_S: Final = (
+    0.00005,
+    0.0001,
+    0.0002,
+    0.0005,
+    0.001,
+    0.002,
+    0.004,
+    0.008,
+    0.016,
+    0.032,
+    0.064,
+    0.125,
+    0.25,
+    0.5,
+    1.0,
+    2.0,
+    4.0,
+)
 RATE_WINDOW_S: Final = 30
 FINDINGS: Final = ("MoreThanReserved", "WithinReservation", "NoExporter", "ExporterAnswers", "failed")
 """Reasons of the conditions about HBM use, and writes that failed."""
 
 
 class Verb(StrEnum):
-    """What kube-scheduler asks."""
+    """What is asked: by kube-scheduler, and where a request goes."""
 
     FILTER = "filter"
     PRIORITIZE = "prioritize"
     BIND = "bind"
     PREEMPT = "preempt"
+    PLACE = "place"
 
 
 class PreemptResult(StrEnum):
@@ -77,22 +97,15 @@ class Metrics(ProcessMetrics):
         self._clock = clock
         self._decisions: deque[list[int]] = deque(maxlen=RATE_WINDOW_S + 1)  # [second, decisions in it]
         self.rejected = 0
-        """Pods that were refused, by filter or bind: ``schedule_reject_count``."""
-        latency = Histogram(
-            "scheduler_latency",
-            "Time to answer one call of kube-scheduler, in seconds.",
-            ["verb"],
-            buckets=BUCKETS_S,
-            registry=self.registry,
-        )
-        self.latency: Final = {verb: latency.labels(verb) for verb in Verb}
+        """Pods that were refused, by filter or bind."""
+        self.latency: Final = {verb: Seconds(BUCKETS_S) for verb in Verb}
         self.repeats = self._counter("kvaware_filter_repeats", "Filters answered from the last verdict.")
         refusals = self._counter("kvaware_refusals", "Pods refused, by the reason that held most often.", ["reason"])
         self.refusals: Final = {reason: refusals.labels(reason) for reason in REFUSAL_TEXTS}
         nodes = self._counter("kvaware_node_refusals", "Nodes refused to pods by filter, by reason.", ["reason"])
         self.node_refusals: Final = {reason: nodes.labels(reason) for reason in REFUSAL_TEXTS}
         passed = self._counter("kvaware_not_ours", "Calls for pods that are not kvaware's, passed through.", ["verb"])
-        self.not_ours: Final = {verb: passed.labels(verb) for verb in Verb}
+        self.not_ours: Final = {verb: passed.labels(verb) for verb in Verb if verb is not Verb.PLACE}
         binds = self._counter("kvaware_bind", "Binds, by how they ended.", ["result"])
         self.binds: Final = {result: binds.labels(result) for result in BindResult}
         preempts = self._counter(
@@ -111,13 +124,27 @@ class Metrics(ProcessMetrics):
         errors = self._counter("kvaware_internal_errors", "Calls that met an unforeseen error.", ["verb"])
         self.internal_errors: Final = {verb: errors.labels(verb) for verb in Verb}
 
+        text = "Time to answer one call of kube-scheduler, or to decide where one request goes, in seconds."
+        self.collect_from(
+            lambda: [
+                histogram("scheduler_latency", text, ["verb"], [([verb], each) for verb, each in self.latency.items()])
+            ]
+        )
+
     def _counter(self, name: str, text: str, labels: Iterable[str] = ()) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
 
     def decided(self, verb: Verb, *, took_s: float) -> None:
         """Count one answered call."""
         self.latency[verb].observe(took_s)
-        second = int(self._clock())
+        self._count(int(self._clock()))
+
+    def placed(self, *, now_s: float, took_s: float) -> None:
+        """Count one decision about a request. On the path of every request: 0.5 µs."""
+        self.latency[Verb.PLACE].observe(took_s)
+        self._count(int(now_s))
+
+    def _count(self, second: int) -> None:
         if self._decisions and self._decisions[-1][0] == second:
             self._decisions[-1][1] += 1
         else:
@@ -129,6 +156,6 @@ class Metrics(ProcessMetrics):
         self.refusals[reason].inc()
 
     def qps(self) -> float:
-        """Calls answered per second, over the last whole ``RATE_WINDOW_S`` seconds."""
+        """Calls and requests answered per second, over the last whole ``RATE_WINDOW_S`` seconds."""
         now = int(self._clock())
         return sum(n for second, n in self._decisions if now - RATE_WINDOW_S <= second < now) / RATE_WINDOW_S

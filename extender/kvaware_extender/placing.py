@@ -1,0 +1,100 @@
+"""Placing requests, as the routes do it: the engine decides, and each decision is measured, counted and logged.
+
+It has the methods of the engine's ``Placer`` that routes need. All of this is on the path of every request: what is
+added to the engine's own time is 1.5 µs.
+"""
+
+from time import perf_counter, time
+from typing import Final, Protocol
+
+from kvaware_engine import ModelObservation, ObjectKey
+from kvaware_engine.requests.words import (
+    EventVerdict,
+    Placement,
+    PlacementEvent,
+    PlacementRefusal,
+    RequestDemand,
+)
+from kvaware_extender.decision_log import DecisionLog
+from kvaware_extender.metrics import Metrics
+from kvaware_extender.request_metrics import RequestMetrics
+from kvaware_extender.request_records import NotPlaced, Placed
+
+__all__ = ["Deciding", "Placing"]
+
+Outcome = Placement | PlacementRefusal
+
+
+class Deciding(Protocol):
+    """The engine's ``Placer``, as far as requests are concerned."""
+
+    def place(self, demand: RequestDemand, *, now_s: float) -> Outcome:
+        """Choose and reserve."""
+        ...
+
+    def event(self, placement_id: str, event: PlacementEvent, *, now_s: float) -> tuple[EventVerdict, Outcome | None]:
+        """Take a report over; for a refusal, the next attempt."""
+        ...
+
+    def placement(self, placement_id: str) -> Placement | None:
+        """What was decided."""
+        ...
+
+    def tick(self, now_s: float) -> None:
+        """Let time pass."""
+        ...
+
+
+class Placing:
+    """One for all routes."""
+
+    def __init__(self, placer: Deciding, *, metrics: Metrics, decisions: DecisionLog) -> None:
+        self._placer: Final = placer
+        self._metrics = metrics
+        self.counts: Final = RequestMetrics()
+        self._decisions = decisions
+        self._model_ids: dict[ObjectKey, str] = {}
+
+    def observe_model(self, key: ObjectKey, model: ModelObservation | None) -> None:
+        """An InferenceModel, as the API server shows it."""
+        self.counts.model(key, exists=model is not None)
+        if model is None:
+            self._model_ids.pop(key, None)
+        else:
+            self._model_ids[key] = model.model_id
+
+    def place(self, demand: RequestDemand, *, now_s: float, trace_id: str | None = None) -> Outcome:
+        """Choose a worker and reserve."""
+        began_s = perf_counter()
+        outcome = self._placer.place(demand, now_s=now_s)
+        self._metrics.placed(now_s=now_s, took_s=perf_counter() - began_s)
+        self._decided(outcome, trace_id)
+        return outcome
+
+    def event(
+        self, placement_id: str, event: PlacementEvent, *, now_s: float, trace_id: str | None = None
+    ) -> tuple[EventVerdict, Outcome | None]:
+        """Take a report over. For a refusal: the next attempt, which is a decision as well."""
+        placement = self._placer.placement(placement_id)
+        verdict, following = self._placer.event(placement_id, event, now_s=now_s)
+        self.counts.happened(placement, event, verdict, now_s=now_s)
+        if following is not None and verdict is EventVerdict.TAKEN:
+            self._decided(following, trace_id)
+        return verdict, following
+
+    def tick(self, now_s: float) -> None:
+        """Once a second."""
+        self._placer.tick(now_s)
+        self.counts.tick(now_s, known=lambda placement_id: self._placer.placement(placement_id) is not None)
+
+    def _decided(self, outcome: Outcome, trace_id: str | None) -> None:
+        self.counts.decided(outcome)
+        decisions = self._decisions
+        if decisions.off:
+            return
+        if type(outcome) is Placement:
+            model_id = self._model_ids.get(outcome.demand.model, "")
+            decisions.put(Placed(outcome, model_id, time(), trace_id))
+        elif type(outcome) is PlacementRefusal:
+            model_id = self._model_ids.get(outcome.demand.model, "")
+            decisions.put(NotPlaced(outcome, model_id, time(), trace_id))
