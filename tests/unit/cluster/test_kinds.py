@@ -1,11 +1,13 @@
 """The three kinds: as the CRDs validate them, and as older or newer CRDs may let them through."""
 
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from kvaware_cluster import parse_block_group, parse_model, parse_quota
 from kvaware_crds.errors import WireError
+from kvaware_crds.v1alpha1.tenant_quota import QuotaAmounts
 from kvaware_engine.observations import Amounts, CopyState, NodeSelector, ObjectKey, SelectorRequirement, Tier
 from kvaware_testing.fake_api import raw_model, raw_quota
 
@@ -109,6 +111,66 @@ def test_an_absurd_footprint_stays_refusable_and_small_enough_to_add_up():
     assert parse_model(stored(raw_model(hbm_per_gpu="1Ei"))).roles[0].hbm_per_gpu_bytes == 2**42
 
 
+NOTHING = Amounts(**{each.name: 0 for each in fields(Amounts)})
+
+
+def test_every_amount_of_a_quota_is_read():
+    """An amount that the CRD knows and the engine does not would be unlimited."""
+    raw = stored(
+        raw_quota(
+            gpus=1,
+            hbm="2",
+            cpuMemory="3",
+            ssd="4",
+            blockGroups=5,
+            requestsPerSecond=6,
+            tokensPerSecond=7,
+            concurrentRequests=8,
+            remoteReadBytesPerSecond="9",
+            migrationBytesPerSecond="1Ki",
+            concurrentMigrations=11,
+            controlRequestsPerSecond=12,
+        )
+    )
+    assert set(raw["spec"]["limits"]) == {field.alias for field in QuotaAmounts.model_fields.values()}
+    raw["spec"] |= {"weight": 5, "priority": {"default": -1, "max": 10}}
+    quota = parse_quota(raw)
+    assert quota.limits == Amounts(
+        gpus=1,
+        hbm_bytes=2,
+        cpu_memory_bytes=3,
+        ssd_bytes=4,
+        block_groups=5,
+        requests_per_s=6,
+        tokens_per_s=7,
+        concurrent_requests=8,
+        remote_read_bytes_per_s=9,
+        migration_bytes_per_s=1024,
+        concurrent_migrations=11,
+        control_requests_per_s=12,
+    )
+    assert (quota.weight, quota.priority_default, quota.priority_max) == (5, -1, 10)
+    bare = parse_quota(stored(raw_quota()))
+    assert (bare.limits, bare.weight, bare.priority_default, bare.priority_max) == (Amounts(), 1, None, None)
+
+
+@pytest.mark.parametrize(
+    ("priority", "expected"),
+    [
+        pytest.param({"default": 3, "max": "high"}, (3, 0), id="one of them"),
+        pytest.param({"default": "low", "max": 7}, (0, 7), id="the other"),
+        pytest.param("high", (0, 0), id="a text"),
+        pytest.param(None, (None, None), id="unset"),
+    ],
+)
+def test_priorities_that_cannot_be_read_raise_nobody(priority: Any, expected: tuple[int | None, int | None]):
+    raw = stored(raw_quota(gpus="many"))
+    raw["spec"] |= {"priority": priority, "weight": "heavy"}
+    quota = parse_quota(raw)
+    assert (quota.priority_default, quota.priority_max) == expected
+    assert quota.weight == 0
+
+
 def test_a_quotas_limits_tell_unset_from_zero():
     """Project-HAMi/HAMi#2312: 0 is nothing, unset is no limit."""
     quota = parse_quota(stored(raw_quota(gpus=0)))
@@ -140,8 +202,13 @@ def test_a_quotas_pool_namespaces_and_age_are_read():
         pytest.param({"gpus": 8, "hbm": "lots"}, Amounts(gpus=8, hbm_bytes=0), id="the other amount stays"),
         pytest.param({"gpus": -1, "hbm": "-1Gi"}, Amounts(gpus=0, hbm_bytes=0), id="negative"),
         pytest.param({"gpus": 8, "pods": 3}, Amounts(gpus=8), id="an unknown amount changes nothing"),
-        pytest.param([], Amounts(gpus=0, hbm_bytes=0), id="all of them"),
-        pytest.param("8", Amounts(gpus=0, hbm_bytes=0), id="a text"),
+        pytest.param(
+            {"tokensPerSecond": 1.5, "requestsPerSecond": 3},
+            Amounts(tokens_per_s=0, requests_per_s=3),
+            id="a rate that is no integer",
+        ),
+        pytest.param([], NOTHING, id="all of them"),
+        pytest.param("8", NOTHING, id="a text"),
     ],
 )
 def test_limits_that_cannot_be_read_are_zero_never_unlimited(limits: Any, expected: Amounts):
