@@ -3,6 +3,7 @@
 from kvaware_simulator.arrivals import arrivals_s
 from kvaware_simulator.errors import TraceError
 from kvaware_simulator.prefix_cache import PrefixCache
+from kvaware_simulator.reuse import seen_before_ratio
 from kvaware_simulator.tally import Outcome, Tally, tally
 from kvaware_simulator.traces import TraceRequest
 from kvaware_simulator.traces.mooncake import BLOCK_TOKENS, parse_mooncake, read_mooncake
@@ -23,5 +24,6 @@ __all__ = [
     "arrivals_s",
     "parse_mooncake",
     "read_mooncake",
+    "seen_before_ratio",
     "tally",
 ]

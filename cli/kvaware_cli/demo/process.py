@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -34,8 +34,13 @@ class Extender:
 
 
 @contextlib.contextmanager
-def running_extender(cluster_dir: Path) -> Iterator[Extender]:
-    """``kvaware extender --cluster-dir``, ready to answer; ended on leaving, whatever happened."""
+def running_extender(cluster_dir: Path, settings: Mapping[str, str] | None = None) -> Iterator[Extender]:
+    """``kvaware extender --cluster-dir``, ready to answer; ended on leaving, whatever happened.
+
+    Args:
+        cluster_dir: What it serves.
+        settings: ``KVAWARE_*`` variables that it gets.
+    """
     scheduler_port, api_port = _free_ports()
     command = [sys.executable, "-m", "kvaware_cli", "extender", "--cluster-dir", str(cluster_dir)]
     command += [
@@ -51,6 +56,7 @@ def running_extender(cluster_dir: Path) -> Iterator[Extender]:
     # KVAWARE_* settings of the user's shell are meant for their cluster, not for the example.
     environ = {name: value for name, value in os.environ.items() if not name.startswith("KVAWARE_")}
     environ |= {"KVAWARE_STORE__DCGM__INTERVAL_S": "1"}  # nobody should wait 15 s for the first figures
+    environ |= settings or {}
     with tempfile.TemporaryDirectory(prefix="kvaware-log-") as folder:
         log = Path(folder, "extender.log")
         with log.open("wb") as sink:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvaware_simulator import TraceError, TraceRequest, parse_mooncake, read_mooncake
+from kvaware_simulator import TraceError, TraceRequest, parse_mooncake, read_mooncake, seen_before_ratio
 from kvaware_testing.repository import REPOSITORY
 from kvaware_testing.sample_trace import sample
 
@@ -67,14 +67,7 @@ def test_the_example_is_what_its_page_says() -> None:
     requests = read_mooncake(EXAMPLE)
     assert len(requests) == 397
     assert requests[-1].at_s < 1200
-    seen: set[int] = set()
-    found_tokens = 0
-    for each in requests:
-        found_tokens += 512 * next(
-            (n for n, h in enumerate(each.block_hashes) if h not in seen), len(each.block_hashes)
-        )
-        seen.update(each.block_hashes)
-    assert round(100 * found_tokens / sum(each.input_tokens for each in requests)) == 38
+    assert round(seen_before_ratio(requests, block_tokens=512), 2) == 0.38
 
 
 def test_a_sample_takes_whole_conversations_in_turn() -> None:
