@@ -40,6 +40,10 @@ class ApiClient:
         pod = f"{urllib.parse.quote(namespace, safe='')}/{urllib.parse.quote(name, safe='')}"
         return self._http.call("GET", f"/v1/pods/{pod}/explanation")
 
+    def placement(self, placement_id: str) -> Any:
+        """Why a request went where it is."""
+        return self._http.call("GET", f"/v1/placements/{urllib.parse.quote(placement_id, safe='')}/explanation")
+
     def nodes(self) -> Any:
         """Every node with its GPUs."""
         return self._http.call("GET", "/v1/nodes")

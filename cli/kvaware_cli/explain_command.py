@@ -1,4 +1,4 @@
-"""``kvaware explain``: ask the extender about one pod and print the answer as a table, JSON or YAML."""
+"""``kvaware explain``: ask the extender about one pod or placement; print the answer as a table, JSON or YAML."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,9 +9,10 @@ from kvaware_cli.errors import InputError, reading
 from kvaware_cli.explain_view import print_explanation
 from kvaware_cli.manifests import pod_of, read_documents
 from kvaware_cli.output import console, print_raw
+from kvaware_cli.placement_view import print_placement
 from kvaware_cli.wire import Explanation, read
 
-__all__ = ["explain_file", "explain_pod"]
+__all__ = ["explain_file", "explain_placement", "explain_pod"]
 
 
 def explain_file(file: Path, *, server: str, output: str) -> None:
@@ -28,6 +29,15 @@ def explain_file(file: Path, *, server: str, output: str) -> None:
 def explain_pod(pod: tuple[str, str], *, server: str, output: str) -> None:
     """What is known about a pod of the cluster."""
     _print([ApiClient(server).explanation(*pod)], output, notes=[""])
+
+
+def explain_placement(placement_id: str, *, server: str, output: str) -> None:
+    """Why a request went where it is, as it was decided."""
+    answer, out = ApiClient(server).placement(placement_id), console()
+    if output == "table":
+        print_placement(out, answer)
+    else:
+        print_raw(out, [answer], output)
 
 
 def _note(pod: Mapping[str, Any]) -> str:

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from kvaware_cli.errors import InputError, reading
@@ -12,7 +13,7 @@ from kvaware_cluster import DirectorySource, KubernetesSource
 from kvaware_crds.errors import KvawareError, UpstreamError
 from kvaware_extender import ExtenderSettings, load_settings, run_extender
 
-__all__ = ["run", "start_error", "with_options"]
+__all__ = ["loop_factory", "run", "start_error", "with_options"]
 
 
 def run(
@@ -41,10 +42,19 @@ def run(
     )
     log_to_stderr()
     try:
-        with reading(f"--cluster-dir {cluster_dir}"):
-            asyncio.run(_serve(settings, kubeconfig=kubeconfig, cluster_dir=cluster_dir))
+        with reading(f"--cluster-dir {cluster_dir}"), asyncio.Runner(loop_factory=loop_factory()) as runner:
+            runner.run(_serve(settings, kubeconfig=kubeconfig, cluster_dir=cluster_dir))
     except OSError as e:
         raise start_error(e, settings) from e
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """uvloop, which takes less time per request than the standard loop; None: that one, where there is no other."""
+    try:
+        import uvloop  # noqa: PLC0415 - Windows has none
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 def start_error(error: OSError, settings: ExtenderSettings) -> KvawareError:

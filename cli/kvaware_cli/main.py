@@ -262,11 +262,16 @@ def demo(
         "kvaware explain -f pod.yaml",
         "kvaware explain pod ml/llama-70b-0",
         "kvaware explain pod llama-70b-0 -n ml -o yaml",
+        "kvaware explain placement/4f1c-2a",
     )
 )
 def explain(
-    kind: Annotated[str | None, typer.Argument(metavar="pod", help="The word pod.")] = None,
-    name: Annotated[str | None, typer.Argument(metavar="NAMESPACE/NAME", help="A pod of the cluster.")] = None,
+    kind: Annotated[
+        str | None, typer.Argument(metavar="pod|placement", help="The word pod, or placement, of a request.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAMESPACE/NAME|ID", help="A pod of the cluster, or a placement's id.")
+    ] = None,
     *,
     file: Annotated[
         Path | None,
@@ -278,21 +283,37 @@ def explain(
     output: Annotated[Format, typer.Option("--output", "-o", help="How to print it.")] = Format.TABLE,
     server: Server = DEFAULT_SERVER,
 ) -> None:
-    """Say where a pod goes and why, or why it is pending.
+    """Say where a pod goes and why, or why it is pending; or why a request went to its worker.
 
     With -f it is a dry run: the pod need not exist and nothing is reserved. Costs are milliseconds of delay to this pod
     and to those around it, by the same cost model that places pods: loading weights, moving or recomputing KV cache,
     what large models lose by it, doubt about the node. HBM figures are the GPUs' size less reservations and less what
-    the DCGM exporter shows in use.
+    the DCGM exporter shows in use. A placement is explained as it was decided, from what was known then; its id is in
+    the answer of /v1/placements, in the header x-kvaware-placement-id and in the log of decisions.
     """
     from kvaware_cli import explain_command  # noqa: PLC0415 - rich and pydantic only where something is shown
 
     if file is not None:
         if kind is not None:
-            raise InputError(f"expected either -f FILE or 'pod NAMESPACE/NAME', got both (-f {file} and {kind!r})")
+            raise InputError(f"expected either -f FILE or what to explain, got both (-f {file} and {kind!r})")
         explain_command.explain_file(file, server=server, output=output)
         return
+    placement_id = _placement_named(kind, name)
+    if placement_id is not None:
+        explain_command.explain_placement(placement_id, server=server, output=output)
+        return
     explain_command.explain_pod(_pod_named(kind, name, namespace), server=server, output=output)
+
+
+def _placement_named(kind: str | None, name: str | None) -> str | None:
+    """The id from ``placement ID`` or ``placement/ID``; None: it is no placement that was asked for."""
+    if kind is not None and name is None and kind.startswith("placement/"):
+        kind, _, name = kind.partition("/")
+    if kind != "placement":
+        return None
+    if not name:
+        raise InputError("expected 'placement ID', got placement")
+    return name
 
 
 def _pod_named(kind: str | None, name: str | None, namespace: str) -> tuple[str, str]:
@@ -301,7 +322,7 @@ def _pod_named(kind: str | None, name: str | None, namespace: str) -> tuple[str,
         kind, _, name = kind.partition("/")
     if kind not in {"pod", "pods", "po"} or not name:
         got = " ".join(part for part in (kind, name) if part) or "nothing"
-        raise InputError(f"expected -f FILE or 'pod NAMESPACE/NAME', got {got}")
+        raise InputError(f"expected -f FILE, 'pod NAMESPACE/NAME' or 'placement ID', got {got}")
     before, slash, after = name.partition("/")
     if slash and (not before or not after or "/" in after):
         raise InputError(f"expected a pod as NAMESPACE/NAME, got {name!r}")

@@ -134,7 +134,7 @@ def test_a_pod_can_be_named_as_kubectl_users_do(kvaware: Kvaware, server: FakeEx
 @pytest.mark.parametrize(
     ("args", "expected"),
     [
-        pytest.param((), "expected -f FILE or 'pod NAMESPACE/NAME', got nothing", id="nothing"),
+        pytest.param((), "expected -f FILE, 'pod NAMESPACE/NAME' or 'placement ID', got nothing", id="nothing"),
         pytest.param(("deployment", "x"), "got deployment x", id="another kind"),
         pytest.param(("pod", "a/b/c"), "expected a pod as NAMESPACE/NAME, got 'a/b/c'", id="two slashes"),
         pytest.param(("pod", "/x"), "expected a pod as NAMESPACE/NAME, got '/x'", id="no namespace"),
