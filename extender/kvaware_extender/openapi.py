@@ -1,11 +1,12 @@
 """``/openapi.json``, made from the table of routes, so that no route is missing."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import orjson
 
+from kvaware_extender.gateway_auth import TENANT_HEADER, TENANT_PATTERN
 from kvaware_extender.routes.table import Route
 
 __all__ = ["REFERENCE", "describe"]
@@ -30,6 +31,12 @@ ERROR: Final = {
 REFERENCE: Final = "#/components/schemas/{model}"
 """Where the parts of a request's schema are found."""
 BEARER: Final = {"type": "http", "scheme": "bearer"}
+TENANT: Final = {
+    "name": TENANT_HEADER,
+    "in": "header",
+    "schema": {"type": "string", "pattern": TENANT_PATTERN},
+    "description": "Whose request it is; looked at only beside a gateway's token.",
+}
 LISTENERS: Final = {
     "scheduler": "On the scheduler listener (setting schedulerPort), for kube-scheduler alone.",
     "api": "On the API listener (setting apiPort).",
@@ -42,7 +49,8 @@ def describe(routes: Iterable[Route], *, version: str) -> bytes:
     schemas: dict[str, Any] = {"Error": ERROR}
     for route in routes:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route)
-        schemas.update((route.request or {}).get("$defs", {}))
+        for schema in (route.request, route.reply, *(route.frames or {}).values()):
+            schemas.update((schema or {}).get("$defs", {}))
     return orjson.dumps(
         {
             "openapi": "3.1.0",
@@ -65,19 +73,30 @@ def _operation(route: Route) -> dict[str, Any]:
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in parameters
     ]
     described += [{"name": name, "in": "query", "schema": schema} for name, schema in route.query.items()]
+    if route.gateway:
+        described.append(TENANT)
+        operation["security"] = [{}, {"bearer": []}]
     if described:
         operation["parameters"] = described
     if route.request is not None:
-        schema = {key: value for key, value in route.request.items() if key != "$defs"}
-        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+        content = {"application/json": {"schema": _without_parts(route.request)}}
+        operation["requestBody"] = {"required": True, "content": content}
+    if route.frames is not None:
+        operation["x-frames"] = {way: _without_parts(schema) for way, schema in route.frames.items()}
     if route.bearer:
         operation["security"] = [{"bearer": []}]
     return operation
 
 
+def _without_parts(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key != "$defs"}
+
+
 def _response(route: Route, status: int, text: str) -> dict[str, Any]:
     if status >= 400:
         content = {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}
+    elif status < 200:
+        content = {}
     else:
-        content = {route.content_type: {}}
+        content = {route.content_type: {"schema": _without_parts(route.reply)} if route.reply is not None else {}}
     return {"description": text, "content": content}

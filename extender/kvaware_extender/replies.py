@@ -13,7 +13,7 @@ from kvaware_crds.errors import StaleViewError, WireError
 from kvaware_extender.errors import ApiError
 from kvaware_extender.render import render_error
 
-__all__ = ["error_response", "errors_as_json", "json_response"]
+__all__ = ["api_error", "error_response", "errors_as_json", "json_response"]
 
 log = structlog.get_logger(__name__)
 
@@ -25,6 +25,17 @@ JSON: Final = {"Content-Type": "application/json"}
 def json_response(body: bytes, *, status: int = 200) -> web.Response:
     """JSON bytes as they are."""
     return web.Response(body=body, status=status, headers=JSON)
+
+
+def api_error(error: ApiError | WireError | StaleViewError) -> ApiError:
+    """What a caller is told of it."""
+    match error:
+        case WireError():
+            return ApiError(status=400, code="InvalidRequest", message=str(error))
+        case StaleViewError():
+            return ApiError(status=503, code="StaleView", message=str(error), retryable=True)
+        case ApiError():
+            return error
 
 
 def error_response(error: ApiError) -> web.Response:
@@ -41,12 +52,8 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     """Translate what handlers and the router raise."""
     try:
         return await handler(request)
-    except ApiError as e:
-        return error_response(e)
-    except WireError as e:
-        return error_response(ApiError(status=400, code="InvalidRequest", message=str(e)))
-    except StaleViewError as e:
-        return error_response(ApiError(status=503, code="StaleView", message=str(e), retryable=True))
+    except (ApiError, WireError, StaleViewError) as e:
+        return error_response(api_error(e))
     except web.HTTPException as e:
         return _http_error(request, e)
     except (HttpProcessingError, web.RequestPayloadError) as e:

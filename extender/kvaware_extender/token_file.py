@@ -1,4 +1,7 @@
-"""A file of bearer tokens: one per line, read again when it changes, compared in constant time."""
+"""A file of bearer tokens: one per line, read again when it changes, compared in constant time.
+
+A line may say more than the token; what it says is kept beside it (``Line``).
+"""
 
 import asyncio
 import hmac
@@ -12,7 +15,7 @@ import structlog
 
 from kvaware_crds.errors import ConfigError
 
-__all__ = ["TokenFile", "fingerprint"]
+__all__ = ["Line", "TokenFile", "fingerprint", "token_alone"]
 
 log = structlog.get_logger(__name__)
 
@@ -25,6 +28,13 @@ MOST_BYTES: Final = 64 * 1024
 
 Seen = tuple[int, int, int]
 """What tells that a file has changed: inode, time of the last change, size."""
+Line = Callable[[str], tuple[str, str]]
+"""A line without blanks around it → its token, and what is said of it. Raises: ConfigError."""
+
+
+def token_alone(line: str) -> tuple[str, str]:
+    """A line that is a token."""
+    return line, ""
 
 
 def fingerprint(token: str) -> bytes:
@@ -35,11 +45,13 @@ def fingerprint(token: str) -> bytes:
 class TokenFile:
     """The tokens of one file. ``open`` must have succeeded before it is asked."""
 
-    def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, path: Path, *, clock: Callable[[], float] = time.monotonic, line: Line = token_alone) -> None:
         self._path = path
         self._clock = clock
+        self._line = line
         self._seen: Seen | None = None
-        self._tokens: tuple[bytes, ...] = ()
+        self._tokens: tuple[tuple[bytes, str], ...] = ()
+        """Each by its hash, with what its line says of it."""
         self._looked_at_s = float("-inf")
         self._broken = False
 
@@ -50,6 +62,10 @@ class TokenFile:
 
     async def holds(self, token: str) -> bool:
         """Whether the token is one of the file's, as it is now."""
+        return await self.said_of(token) is not None
+
+    async def said_of(self, token: str) -> str | None:
+        """What the file, as it is now, says of the token beside it; None: it does not hold it."""
         if self._clock() - self._looked_at_s >= LOOK_EVERY_S:
             self._looked_at_s = self._clock()
             try:
@@ -61,9 +77,10 @@ class TokenFile:
                     log.warning("token file cannot be read, its last tokens hold", error=str(e))
                 self._broken = True
         wanted = fingerprint(token)
-        found = False
-        for known in self._tokens:  # all of them, always: the time taken tells nothing
-            found |= hmac.compare_digest(known, wanted)
+        found: str | None = None
+        for known, said in self._tokens:  # all of them, always: the time taken tells nothing
+            if hmac.compare_digest(known, wanted):
+                found = said
         return found
 
     def _read(self) -> None:
@@ -78,9 +95,13 @@ class TokenFile:
             lines = self._path.read_text("utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as e:
             raise ConfigError(f"token file {self._path}: cannot be read: {e}") from e
-        tokens = [line.strip() for line in lines if line.strip() and not line.lstrip().startswith("#")]
+        stripped = [line.strip() for line in lines]
+        try:
+            tokens = [self._line(line) for line in stripped if line and not line.startswith("#")]
+        except ConfigError as e:
+            raise ConfigError(f"token file {self._path}: {e}") from e
         if not tokens:
             raise ConfigError(f"token file {self._path}: expected a token per line, got none")
-        if any(len(token) < LEAST_CHARACTERS for token in tokens):
+        if any(len(token) < LEAST_CHARACTERS for token, _ in tokens):
             raise ConfigError(f"token file {self._path}: expected tokens of {LEAST_CHARACTERS} characters or more")
-        self._tokens, self._seen = tuple(fingerprint(token) for token in tokens), seen
+        self._tokens, self._seen = tuple((fingerprint(token), said) for token, said in tokens), seen

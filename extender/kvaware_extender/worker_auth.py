@@ -11,7 +11,7 @@ from kvaware_extender.errors import ApiError
 from kvaware_extender.token_file import TokenFile
 from kvaware_extender.token_reviews import TokenReviews
 
-__all__ = ["Reporter", "WorkerAuth"]
+__all__ = ["CHALLENGE", "MOST_CHARACTERS", "Reporter", "WorkerAuth", "bearer_token"]
 
 log = structlog.get_logger(__name__)
 

@@ -27,8 +27,14 @@ class Route:
     """Optional parameters of the query, and their JSON schemas."""
     bearer: bool = False
     """Whether a bearer token is needed."""
+    gateway: bool = False
+    """Whether a gateway may show its token and name a tenant."""
     content_type: str = "application/json"
     """Of the answer."""
+    reply: Mapping[str, Any] | None = None
+    """JSON schema of the answer when all went well; None: not described."""
+    frames: Mapping[str, Mapping[str, Any]] | None = None
+    """Of a WebSocket: JSON schemas of its frames, ``received`` and ``sent``."""
 
 
 def add_routes(app: web.Application, routes: tuple[Route, ...]) -> None:
