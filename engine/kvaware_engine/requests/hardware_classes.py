@@ -1,0 +1,64 @@
+"""One hardware class of a fleet: its profile as corrected by what was observed, and its decode steps by batch."""
+
+from typing import Final
+
+from kvaware_engine.profiles import HardwareProfile
+from kvaware_engine.requests.calibration import Calibration
+
+__all__ = ["HardwareClass", "decode_figures"]
+
+_BATCHES_KEPT: Final = 4096
+"""Largest batch whose step is remembered: beyond what servers run; a report may claim more."""
+_PROMPT_TOKENS: Final = 1024.0
+"""Prompt by which the price of recomputing a token is taken."""
+
+
+def decode_figures(profile: HardwareProfile, batch: int) -> tuple[float, float]:
+    """What a worker's running batch costs one more request.
+
+    Args:
+        profile: Its hardware.
+        batch: Sequences that decode there, 0 or more.
+    Returns: Milliseconds until the running step has ended, on average, 0 where none runs; and milliseconds per output
+        token of one more request: its own step at ``batch + 1``, and by how much that is longer than one at ``batch``
+        for each of those that decode there (the batch effect of design §4).
+    """
+    if batch < 1:
+        return 0.0, profile.decode_step_ms(1)
+    now_ms, next_ms = profile.decode_step_ms(batch), profile.decode_step_ms(batch + 1)
+    return now_ms / 2, next_ms + batch * (next_ms - now_ms)
+
+
+class HardwareClass:
+    """Of all workers of a fleet with the same GPU product, number of GPUs and model."""
+
+    __slots__ = ("_figures", "calibration", "index", "profile", "slots")
+
+    def __init__(self, index: int, base: HardwareProfile) -> None:
+        self.index = index
+        """In ``WorkerFleet.classes``."""
+        self.calibration = Calibration(base)
+        self.profile = base
+        self.slots: set[int] = set()
+        """Of the workers of this class."""
+        self._figures: list[tuple[float, float]] = []
+
+    def corrected(self) -> None:
+        """Take over the profile as it is corrected now."""
+        self.profile = self.calibration.profile
+        self._figures.clear()
+
+    def decode_figures(self, batch: int) -> tuple[float, float]:
+        """As of the function above; remembered, since a charge asks for it (0.1 µs instead of 2)."""
+        figures = self._figures
+        if batch < len(figures):
+            return figures[batch]
+        if batch >= _BATCHES_KEPT:
+            return decode_figures(self.profile, batch)
+        figures.extend(decode_figures(self.profile, each) for each in range(len(figures), batch + 1))
+        return figures[batch]
+
+    @property
+    def recompute_ms_per_token(self) -> float:
+        """Prefill of a token that was displaced."""
+        return self.profile.prefill_ms(_PROMPT_TOKENS) / _PROMPT_TOKENS
