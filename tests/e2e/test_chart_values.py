@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from kvaware_extender import load_settings
+from kvaware_cluster import parse_quantity
+from kvaware_extender import ExtenderSettings, load_settings
 from kvaware_operator.settings import load_settings as load_operator_settings
 from kvaware_testing.chart import Helm, HelmFailedError, Manifests
 from kvaware_testing.controlplane import Binaries
@@ -143,6 +144,26 @@ def test_a_cluster_that_is_too_old_is_refused(helm: Helm) -> None:
             "extender.extraVolumeMounts: x is none of extender.extraVolumes",
             id="a mount of another pod's volume",
         ),
+        pytest.param(
+            {
+                "extender": {
+                    "config": {"gateway": {"tokenFile": "/x"}},
+                    "gatewayTokens": {"secretName": "tokens", "key": "tokens"},
+                }
+            },
+            "extender.config.gateway.tokenFile: set either it or extender.gatewayTokens.secretName",
+            id="two files of gateways' tokens",
+        ),
+        pytest.param(
+            {"extender": {"gatewayTokens": {"secretName": "tokens", "key": "../x"}}},
+            "at '/extender/gatewayTokens/key'",
+            id="a key that leads elsewhere",
+        ),
+        pytest.param(
+            {"extender": {"extraVolumes": [{"name": "gateway-tokens"}]}},
+            "at '/extender/extraVolumes/0/name'",
+            id="the volume of gateways' tokens",
+        ),
         pytest.param({"extender": {"config": []}}, "at '/extender/config': got array", id="config is a list"),
         pytest.param({"image": {"digest": "abc"}}, "at '/image/digest'", id="not a digest"),
         pytest.param({"scheduler": {"httpTimeout": 5}}, "at '/scheduler/httpTimeout'", id="duration without unit"),
@@ -212,6 +233,46 @@ def test_files_of_ones_own_reach_the_process_that_reads_them(helm: Helm, tmp_pat
     settings = load_settings(path, {})
     assert settings.heartbeat.token_file == "/etc/heartbeat/token"
     assert settings.hardware_profiles == "/etc/profiles/profiles.yaml"
+
+
+def extender_settings(manifests: Manifests, tmp_path: Path) -> ExtenderSettings:
+    """What the extender makes of the chart's file."""
+    path = tmp_path / "extender.yaml"
+    path.write_text(manifests.one("ConfigMap", "kvaware-scheduler")["data"]["extender.yaml"])
+    return load_settings(path, {})
+
+
+def test_gateways_tokens_are_mounted_from_a_secret_that_exists(helm: Helm, tmp_path: Path) -> None:
+    """The example of the page; whoever has such a token may say whose a request is."""
+    page = (REPOSITORY / "docs" / "install.md").read_text("utf-8")
+    values = yaml.safe_load(page.partition("kubectl create secret generic kvaware-gateways")[2].split("```")[2][4:])
+    values["extender"]["config"] = {"gateway": {"defaultTenant": "web"}}
+    manifests = helm.render(values)
+    volume = {"secretName": "kvaware-gateways", "items": [{"key": "tokens", "path": "tokens"}]}
+    mount = {"name": "gateway-tokens", "mountPath": "/etc/kvaware-gateway", "readOnly": True}
+    assert {"name": "gateway-tokens", "secret": volume} in dict(pods_of(manifests))["kvaware-scheduler"]["volumes"]
+    assert mount in manifests.container("kvaware-scheduler", "extender")["volumeMounts"]
+    assert mount not in manifests.container("kvaware-scheduler", "kube-scheduler")["volumeMounts"]
+    gateway = extender_settings(manifests, tmp_path).gateway
+    assert (gateway.token_file, gateway.default_tenant) == ("/etc/kvaware-gateway/tokens", "web")
+    # and nothing of it is there by itself
+    assert not manifests.of("Secret")
+
+
+def test_without_a_secret_no_gateway_has_a_token(rendered: Manifests, tmp_path: Path) -> None:
+    assert extender_settings(rendered, tmp_path).gateway.token_file == ""
+    assert [each["name"] for each in dict(pods_of(rendered))["kvaware-scheduler"]["volumes"]] == ["config"]
+
+
+def test_settings_of_requests_pass_through_and_the_block_index_fits_the_containers_memory(
+    helm: Helm, rendered: Manifests, tmp_path: Path
+) -> None:
+    """The process's own bound is 4 GiB: the kernel would end it long before."""
+    limit = parse_quantity(rendered.container("kvaware-scheduler", "extender")["resources"]["limits"]["memory"])
+    assert extender_settings(rendered, tmp_path).requests.index.max_bytes <= limit / 4
+    values = {"extender": {"config": {"requests": {"ledger": {"ttlS": 60}, "index": {"maxBytes": 8_589_934_592}}}}}
+    requests = extender_settings(helm.render(values), tmp_path).requests
+    assert (requests.ledger.ttl_s, requests.index.max_bytes) == (60, 8 * 2**30)
 
 
 def test_ports_follow_everywhere(helm: Helm) -> None:

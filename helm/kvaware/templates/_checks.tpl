@@ -15,6 +15,9 @@
 {{- if hasKey (.Values.extender.config.engine | default dict) "schedulerName" -}}
   {{- fail "extender.config.engine.schedulerName: set schedulerName, which kube-scheduler's profile and the admission policy follow too" -}}
 {{- end -}}
+{{- if and .Values.extender.gatewayTokens.secretName (hasKey (.Values.extender.config.gateway | default dict) "tokenFile") -}}
+  {{- fail "extender.config.gateway.tokenFile: set either it or extender.gatewayTokens.secretName, which mounts the file and names it" -}}
+{{- end -}}
 {{- range $key := list "host" "port" -}}
   {{- if hasKey $.Values.operator.config $key -}}
     {{- fail (printf "operator.config.%s: set operator.%s, which the Service and probes follow too" $key $key) -}}
