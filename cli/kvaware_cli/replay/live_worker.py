@@ -11,10 +11,14 @@ from typing import Any, Final
 from kvaware_cli.replay.gateway import Gateway
 from kvaware_simulator import Happening, ModelledWorker, Outcome, WorkerEvent, WorkerRequest
 
-__all__ = ["HEARTBEAT_S", "LiveWorker"]
+__all__ = ["HEARTBEAT_S", "PROGRESS_S", "LiveWorker"]
 
 HEARTBEAT_S: Final = 0.5
 """Between two heartbeats: real ones come every second or more, and answer times here are those of a small model."""
+
+
+PROGRESS_S: Final = 10.0
+"""A request of which nothing else is told reports progress so often: a reservation ends 30 s after its last event."""
 
 
 class LiveWorker:
@@ -48,6 +52,8 @@ class LiveWorker:
         self._answered = answered
         self._placements: dict[str, str] = {}
         """Request → placement."""
+        self._told_at_s: dict[str, float] = {}
+        """Request → when something was told of it last."""
         self._untold: asyncio.Queue[tuple[str, dict[str, Any]]] = asyncio.Queue()
         self._sent = asyncio.Event()
         self._seq = 0
@@ -59,6 +65,7 @@ class LiveWorker:
     def send(self, request: WorkerRequest, *, placement_id: str) -> None:
         """A request comes."""
         self._placements[request.id] = placement_id
+        self._told_at_s[request.id] = self._clock()
         self._happened(self._modelled.submit(request, now_s=self._clock()))
         self._sent.set()
 
@@ -95,7 +102,15 @@ class LiveWorker:
         """Send heartbeats, until cancelled."""
         while True:
             await asyncio.sleep(HEARTBEAT_S)
+            self.report_progress()
             await self.beat_once()
+
+    def report_progress(self) -> None:
+        """Of requests that wait or decode for long."""
+        now_s = self._clock()
+        for request, told_at_s in self._told_at_s.items():
+            if now_s - told_at_s >= PROGRESS_S:
+                self._tell(request, {"type": "progress"})
 
     async def beat_once(self) -> bool:
         """Returns: whether the heartbeat was taken."""
@@ -136,7 +151,10 @@ class LiveWorker:
                     )
                 case Happening.FINISHED:
                     event |= {"output_tokens": each.output_tokens, "cached_tokens": each.cached_tokens}
-            placement_id = self._placements[each.request.id]
+            self._tell(each.request.id, event)
             if each.type is Happening.FINISHED:
-                del self._placements[each.request.id]
-            self._untold.put_nowait((placement_id, event))
+                del self._placements[each.request.id], self._told_at_s[each.request.id]
+
+    def _tell(self, request: str, event: dict[str, Any]) -> None:
+        self._told_at_s[request] = self._clock()
+        self._untold.put_nowait((self._placements[request], event))
