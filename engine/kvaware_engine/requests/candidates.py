@@ -2,10 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kvaware_engine.profiles import HardwareProfile
 from kvaware_engine.requests.settings import RequestSettings
 from kvaware_engine.requests.words import FloatArray, RequestDemand
+
+if TYPE_CHECKING:  # it is made of the facts below
+    from kvaware_engine.requests.reach import Reach
 
 __all__ = ["Candidates", "WorkerFacts"]
 
@@ -69,4 +73,10 @@ class Candidates:
     """The most that the tenant may read from other workers now; None: not limited."""
     migration_bytes: float | None = None
     """The same for copies."""
+    reuse_ratio: float | None = None
+    """Chance that a prompt's tokens are asked for again, 0..1, over all of the model's workers: what a new copy may
+    save. None: unknown, ``RequestCostSettings.unknown_reuse_ratio``."""
+    reach: "Reach | None" = None
+    """``Reach(facts)``: where the workers are and what can move between them, as columns; made once per change of the
+    facts. None: it is made where it is needed, 0.1 ms at 64 workers, 10 ms at 7,000."""
     settings: RequestSettings = field(default_factory=RequestSettings)

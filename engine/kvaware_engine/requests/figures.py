@@ -7,9 +7,12 @@ __all__ = ["FIGURES", "Figure"]
 
 
 class Figure(IntEnum):
-    """Rows of ``WorkerFleet.figures``, float64. NaN is unknown; a slot without a worker is barred.
+    """Rows of ``WorkerFleet.figures``, float64. NaN is unknown.
 
-    Figures that the workers report hold what was reserved after the observation, too.
+    A slot without a worker is barred, and 0 or more in the rows that are never NaN.
+
+    Figures that the workers report hold what was reserved after the observation, too. HALF_STEP_MS to RISK_MS stand
+    together: the costs add them up, each times a weight of the demand's, in one BLAS call instead of seven of numpy.
     """
 
     BARRED = 0
@@ -25,18 +28,18 @@ class Figure(IntEnum):
     DECODE_MS_PER_TOKEN = 5
     """For each output token of one more request: a step at BATCH + 1, and by how much it is longer than one at BATCH,
     for each sequence that decodes there. Never NaN."""
-    KV_TOTAL_TOKENS = 6
-    """Size of its KV pool."""
-    KV_FREE_TOKENS = 7
-    """Of them not held by requests that run: empty, or cached and reusable."""
-    PRESSURE_MS_PER_TOKEN = 8
+    PRESSURE_MS_PER_TOKEN = 6
     """For each token that is displaced: its recomputing times the chance of its reuse. Never NaN."""
-    CONFIDENCE_RATIO = 9
-    """0..1: how far its report is believed. Never NaN."""
-    REUSE_RATIO = 10
-    """Chance that what it caches is asked for again, 0..1. Never NaN."""
-    RISK_MS = 11
+    RISK_MS = 7
     """Cost of a refused or failed assignment times its chance. Never NaN."""
+    KV_TOTAL_TOKENS = 8
+    """Size of its KV pool."""
+    KV_FREE_TOKENS = 9
+    """Of them not held by requests that run: empty, or cached and reusable."""
+    CONFIDENCE_RATIO = 10
+    """0..1: how far its report is believed. Never NaN."""
+    REUSE_RATIO = 11
+    """Chance that what it caches is asked for again, 0..1. Never NaN."""
     LAST_CHOSEN = 12
     """Number of the decision that chose it last; 0: never. Never NaN."""
     GPU_UTILIZATION_RATIO = 13

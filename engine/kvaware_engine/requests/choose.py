@@ -1,0 +1,80 @@
+"""The cheapest candidate and the best other one."""
+
+from dataclasses import dataclass
+from math import inf
+from typing import Final
+
+from kvaware_engine.policies.base import Policy
+from kvaware_engine.requests.candidates import Candidates
+from kvaware_engine.requests.figures import Figure
+from kvaware_engine.requests.words import FloatArray
+
+__all__ = ["TIE_MS", "Choice", "choose", "choose_by"]
+
+TIE_MS: Final = 1e-6
+"""Costs that differ by no more are equal: sums in another order differ by less."""
+_LAST_CHOSEN: Final = int(Figure.LAST_CHOSEN)
+
+
+@dataclass(slots=True, kw_only=True)
+class Choice:
+    """Where a policy sends a demand. Never changed once made."""
+
+    chosen: int
+    """Slot."""
+    runner_up: int | None
+    """Slot of the best other worker; None: there was no other candidate."""
+    costs: FloatArray
+    """The policy's, infinite where barred. Shape (slots,)."""
+
+
+def choose(policy: Policy, candidates: Candidates) -> Choice | None:
+    """Take the candidate that costs least by a policy.
+
+    Those that cost the same go by turns: who was chosen least recently, then the lower slot. Without turns an idle
+    fleet sends everything to its first worker (AMD-AGI/Infera#103).
+
+    Returns: None where nobody can be chosen.
+    """
+    return choose_by(policy.costs_ms(candidates), candidates.figures[_LAST_CHOSEN])
+
+
+def choose_by(costs: FloatArray, last_chosen: FloatArray) -> Choice | None:
+    """Take the least of a column.
+
+    Args:
+        costs: Infinite where barred, never NaN. Shape (slots,).
+        last_chosen: Number of the decision that chose each last. Shape (slots,).
+    Returns: None where all are infinite, or there is none.
+    """
+    if not len(costs):
+        return None
+    # Three argmins, 0.3 µs each, tell whether any are equal at all; a comparison of the column would cost more.
+    first = int(costs.argmin())
+    least = costs.item(first)
+    if least == inf:
+        return None
+    costs[first] = inf
+    second = int(costs.argmin())
+    next_least = costs.item(second)
+    if next_least == inf:
+        costs[first] = least
+        return Choice(chosen=first, runner_up=None, costs=costs)
+    costs[second] = inf
+    third_least = costs.item(costs.argmin())
+    costs[first], costs[second] = least, next_least
+    if next_least - least <= TIE_MS:
+        first = _in_turn(costs, least, last_chosen)
+    elif third_least - next_least > TIE_MS:
+        return Choice(chosen=first, runner_up=second, costs=costs)
+    kept = costs.item(first)
+    costs[first] = inf
+    second = _in_turn(costs, costs.item(costs.argmin()), last_chosen)
+    costs[first] = kept
+    return Choice(chosen=first, runner_up=second, costs=costs)
+
+
+def _in_turn(costs: FloatArray, least: float, last_chosen: FloatArray) -> int:
+    """Of those that cost the least, the one chosen least recently, then the lower slot."""
+    equal = (costs <= least + TIE_MS).nonzero()[0]
+    return int(equal[last_chosen.take(equal).argmin()])

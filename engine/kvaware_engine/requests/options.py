@@ -1,0 +1,340 @@
+"""What can be done for a request at one worker, each option with its whole price: ``columns.py`` is held to it.
+
+Built only for who is chosen, runner-up or explained.
+
+- ``local``: what the worker holds, in any tier. ``recompute``: all of the prompt, whatever is held.
+- ``remote_read``, ``migrate``: what another holds further (``transfers.py``), within the tenant's limits. A read and a
+  copy cost the same time; a copy is the way where nothing can be read.
+- ``warm_up``: where another holds more and nothing can bring it: a prefill of that prefix at the worker, so that a copy
+  stays. It never beats ``recompute``, being two prefills, so the columns leave it out; an explanation shows its price.
+- ``wait``: at the demand's ``current_worker``. It is in the queue there already: its own prefill is taken off the wait.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from kvaware_engine.observations import Tier
+from kvaware_engine.profiles import HardwareProfile
+from kvaware_engine.requests.candidates import Candidates
+from kvaware_engine.requests.costs import (
+    cost_terms,
+    displaced_tokens,
+    expected_tokens,
+    exposed_ms,
+    locality_gain_ms,
+    memory_pressure_ms,
+    queue_ms,
+    room_ms,
+    short_tokens,
+    tier_load_ms,
+    transfer_ms,
+)
+from kvaware_engine.requests.figures import Figure
+from kvaware_engine.requests.transfers import (
+    Source,
+    Transfer,
+    bytes_in_front,
+    can_transfer,
+    link_bytes_per_s,
+    sources_of,
+    transfers,
+)
+from kvaware_engine.requests.words import Action, Mode, Option, Phase
+
+__all__ = ["Need", "best_option", "need_of", "options"]
+
+_FREE_AT: Final = int(Figure.FREE_AT_S)
+_REQUESTS: Final = int(Figure.REQUESTS)
+_HALF_STEP: Final = int(Figure.HALF_STEP_MS)
+_DECODE: Final = int(Figure.DECODE_MS_PER_TOKEN)
+_PRESSURE: Final = int(Figure.PRESSURE_MS_PER_TOKEN)
+_RISK: Final = int(Figure.RISK_MS)
+_KV_TOTAL: Final = int(Figure.KV_TOTAL_TOKENS)
+_KV_FREE: Final = int(Figure.KV_FREE_TOKENS)
+_CONFIDENCE: Final = int(Figure.CONFIDENCE_RATIO)
+_REMAINING: Final = int(Figure.REMAINING_TOKENS)
+_IN_FLIGHT: Final = int(Figure.LINK_BYTES_IN_FLIGHT)
+_CLASS: Final = int(Figure.HARDWARE_CLASS)
+# Plain numbers: an IntEnum's member as an index costs 0.1 µs each time.
+
+
+@dataclass(slots=True, kw_only=True)
+class Need:
+    """What a demand asks of every worker alike. Never changed once made."""
+
+    input_tokens: float
+    output_tokens: float
+    """Decoded there: 0 for a prefill alone."""
+    room_tokens: float
+    """Prompt and output in the KV pool."""
+    prefills: bool
+    """The prompt is computed there; False: its KV comes with a hand-over."""
+    congestion: float
+    """λ; 0 without a prefill."""
+    gain_ms: float
+
+
+def need_of(candidates: Candidates) -> Need:
+    """What the demand asks for, by its phase.
+
+    The gain is the same everywhere: a copy of what nobody holds yet spares later requests the same work wherever they
+    go, which is that of the fastest hardware. It lowers every total alike.
+    """
+    demand = candidates.demand
+    phase = demand.phase
+    output = 0.0 if phase is Phase.PREFILL else candidates.expected_output_tokens
+    prefills = phase is not Phase.DECODE
+    tokens = demand.input_tokens
+    gain_ms = 0.0
+    reusable = min(len(demand.block_hashes) * demand.block_tokens, tokens - 1)  # whole blocks; the last is computed
+    resident = candidates.deepest_tokens
+    if prefills and reusable > resident:
+        costs = candidates.settings.costs
+        reuse = costs.unknown_reuse_ratio if candidates.reuse_ratio is None else candidates.reuse_ratio
+        gain_ms = min(
+            [
+                locality_gain_ms(
+                    new_tokens=reusable - resident,
+                    resident_tokens=resident,
+                    reuse_ratio=reuse,
+                    horizon_requests=costs.gain_horizon_requests,
+                    profile=profile,
+                )
+                for profile in candidates.classes
+            ],
+            default=0.0,
+        )
+    return Need(
+        input_tokens=tokens,
+        output_tokens=output,
+        room_tokens=tokens + output,
+        prefills=prefills,
+        congestion=candidates.congestion if prefills else 0.0,
+        gain_ms=gain_ms,
+    )
+
+
+def options(candidates: Candidates, slot: int) -> tuple[Option, ...]:
+    """Every option of one worker, the cheapest first; of equal ones in the order of the list above.
+
+    Args:
+        candidates: What was seen.
+        slot: One with a worker; whether it is barred does not matter.
+    Raises: ValueError where the slot has no worker.
+    """
+    place = _Place(candidates, slot)
+    found = list(place.options(candidates.lower_tokens.get(slot)))
+    found.sort(key=lambda option: option.terms.total)
+    return tuple(found)
+
+
+def best_option(candidates: Candidates, slot: int) -> Option:
+    """The cheapest option of one worker; 4 µs where nothing can be brought there.
+
+    Raises: ValueError where the slot has no worker.
+    """
+    lower = candidates.lower_tokens.get(slot)
+    if lower is None and candidates.demand.current_worker is None and not can_transfer(candidates):
+        return _Place(candidates, slot).plain()
+    return options(candidates, slot)[0]
+
+
+class _Place:
+    """One worker as a place for one demand."""
+
+    __slots__ = ("candidates", "column", "facts", "need", "profile", "queue_ms", "slot")
+
+    def __init__(self, candidates: Candidates, slot: int) -> None:
+        facts = candidates.facts[slot]
+        if facts is None:
+            raise ValueError(f"slot {slot}: expected a worker, there is none")
+        self.candidates, self.slot, self.facts = candidates, slot, facts
+        self.need = need_of(candidates)
+        self.column: list[float] = candidates.figures[:, slot].tolist()
+        self.profile: HardwareProfile = candidates.classes[int(self.column[_CLASS])]
+        waits = candidates.waits_ahead_ms
+        self.queue_ms = (
+            queue_ms(self.column[_FREE_AT], now_s=candidates.now_s) if waits is None else max(0.0, waits.item(slot))
+        )
+
+    def held_tokens(self) -> float:
+        """Of the prompt, expected to be there."""
+        return expected_tokens(
+            self.candidates.matched_tokens.item(self.slot), confidence_ratio=self.column[_CONFIDENCE]
+        )
+
+    def plain(self) -> Option:
+        """What the worker does by itself, where nothing lies in lower tiers."""
+        held = self.held_tokens()
+        action, tier = (Action.LOCAL, Tier.HBM) if held > 0 else (Action.RECOMPUTE, None)
+        return self.option(action, Mode.EXPECTED, cached=held, held=held, tier=tier)
+
+    def options(self, lower: tuple[float, float] | None) -> Iterator[Option]:
+        """All of them; ``lower``: tokens that lie only in the worker's CPU memory, and only on its SSD."""
+        candidates = self.candidates
+        held, load_ms, tier = self.held_tokens(), 0.0, Tier.HBM
+        if lower is not None:
+            cpu, ssd = (expected_tokens(tokens, confidence_ratio=self.column[_CONFIDENCE]) for tokens in lower)
+            if candidates.bytes_per_token is None:
+                # Their loading cannot be priced. A server loads where that is faster than to compute: the upper bound.
+                held -= cpu + ssd
+            else:
+                tier = Tier.SSD if ssd > 0 else Tier.CPU if cpu > 0 else Tier.HBM
+                load_ms = tier_load_ms(
+                    cpu_tokens=cpu,
+                    ssd_tokens=ssd,
+                    bytes_per_token=candidates.bytes_per_token,
+                    host_bytes_per_s=candidates.settings.links.host_bytes_per_s,
+                    disk_bytes_per_s=candidates.settings.links.disk_bytes_per_s,
+                )
+        here = tier if held > 0 else None
+        if candidates.demand.current_worker == self.facts.worker:
+            own_ms = self.prefill_ms(held)
+            yield self.option(
+                Action.WAIT, Mode.EXPECTED, cached=held, held=held, load_ms=load_ms, tier=here, queued_ms=own_ms
+            )
+        if held > 0:
+            yield self.option(Action.LOCAL, Mode.EXPECTED, cached=held, held=held, load_ms=load_ms, tier=here)
+        further: Source | None = None
+        brought = False
+        if can_transfer(candidates):
+            for source in sources_of(candidates):
+                if source.slot == self.slot or source.tokens <= held:
+                    continue
+                further = further or source
+                for transfer in transfers(self.facts, source):
+                    brought = True
+                    option = self.transferred(transfer, held=held, load_ms=load_ms)
+                    if option is not None:
+                        yield option
+        yield self.option(Action.RECOMPUTE, Mode.EXPECTED, cached=0.0, held=0.0)
+        if further is not None and not brought and self.need.prefills:
+            yield self.warmed_up(further.tokens)
+
+    def prefill_ms(self, cached: float) -> float:
+        """Of what is not cached; 0 where the prompt is computed elsewhere."""
+        need = self.need
+        if not need.prefills:
+            return 0.0
+        return self.profile.prefill_ms(need.input_tokens - cached, cached_tokens=cached)
+
+    def transferred(self, transfer: Transfer, *, held: float, load_ms: float) -> Option | None:
+        """A read or a copy; None: more bytes than the tenant may move now."""
+        candidates, source = self.candidates, transfer.source
+        reads = transfer.action is Action.REMOTE_READ
+        moved = (source.tokens - held) * (candidates.bytes_per_token or 0.0)
+        most = candidates.remote_bytes if reads else candidates.migration_bytes
+        if most is not None and moved > most:
+            return None
+        in_flight = candidates.figures[_IN_FLIGHT]
+        takes_ms = transfer_ms(
+            moved,
+            bytes_in_front=bytes_in_front(
+                source.facts, self.facts, in_flight=(in_flight.item(source.slot), self.column[_IN_FLIGHT])
+            ),
+            bytes_per_s=link_bytes_per_s(candidates, source.facts, self.facts),
+            latency_ms=candidates.settings.costs.transfer_latency_ms,
+            lead_ms=transfer.lead_ms,
+        )
+        return self.option(
+            transfer.action,
+            transfer.mode,
+            cached=source.tokens,
+            held=held,
+            load_ms=load_ms,
+            tier=transfer.tier,
+            source=source.facts.worker,
+            moved_bytes=moved,
+            network_ms=takes_ms if reads else None,
+            migration_ms=None if reads else takes_ms,
+        )
+
+    def warmed_up(self, tokens: float) -> Option:
+        """A prefill of the prefix that others hold, then one of the rest."""
+        warming_ms = self.profile.prefill_ms(tokens)
+        return self.option(
+            Action.WARM_UP, Mode.COMMANDED, cached=tokens, held=0.0, migration_ms=warming_ms, warming_ms=warming_ms
+        )
+
+    def option(
+        self,
+        action: Action,
+        mode: Mode,
+        *,
+        cached: float,
+        held: float,
+        load_ms: float = 0.0,
+        tier: Tier | None = None,
+        source: str | None = None,
+        moved_bytes: float = 0.0,
+        network_ms: float | None = None,
+        migration_ms: float | None = None,
+        queued_ms: float = 0.0,
+        warming_ms: float = 0.0,
+    ) -> Option:
+        """One option, priced.
+
+        Args:
+            action: What happens.
+            mode: Who sees to it.
+            cached: Tokens that need no prefill in the end.
+            held: Of them those that need no new room.
+            load_ms: From the worker's own lower tiers.
+            tier: Lowest that blocks are taken from.
+            source: The worker that they come from.
+            moved_bytes: Over the link.
+            network_ms: A remote read's whole time; None: nothing is read.
+            migration_ms: A copy's or warm-up's whole time; None: no copy is made.
+            queued_ms: Its own prefill in the queue there.
+            warming_ms: Of ``migration_ms``, what keeps the worker itself: no wait hides it.
+        """
+        need, column = self.need, self.column
+        fresh = need.room_tokens - held
+        free = column[_KV_FREE]
+        wait_ms = max(0.0, self.queue_ms - queued_ms) + column[_HALF_STEP]
+        if short := short_tokens(fresh, free_tokens=free):
+            wait_ms += room_ms(
+                short,
+                free_tokens=free,
+                total_tokens=column[_KV_TOTAL],
+                remaining_tokens=column[_REMAINING],
+                requests=column[_REQUESTS],
+                output_tokens=need.output_tokens,
+                step_ms=2 * column[_HALF_STEP] or column[_DECODE],
+            )
+        prefill_ms = self.prefill_ms(cached)
+        network = 0.0
+        if network_ms is not None:
+            penalty_ms = self.candidates.settings.costs.remote_step_penalty_ms * need.output_tokens
+            network = exposed_ms(network_ms, wait_ms=wait_ms) + penalty_ms
+        migration = 0.0
+        if migration_ms is not None:
+            migration = warming_ms + exposed_ms(migration_ms - warming_ms, wait_ms=wait_ms)
+        return Option(
+            slot=self.slot,
+            worker=self.facts.worker,
+            action=action,
+            mode=mode,
+            terms=cost_terms(
+                wait_ms=wait_ms,
+                decode_ms=column[_DECODE] * need.output_tokens,
+                prefill_ms=prefill_ms,
+                warming_ms=warming_ms,
+                congestion=need.congestion,
+                load_ms=load_ms,
+                migration_ms=migration,
+                network_ms=network,
+                pressure_ms=memory_pressure_ms(
+                    displaced_tokens(fresh, free_tokens=free), pressure_ms_per_token=column[_PRESSURE]
+                ),
+                risk_ms=column[_RISK],
+                gain_ms=need.gain_ms,
+            ),
+            source=source,
+            tier=tier,
+            matched_tokens=int(cached),
+            transfer_bytes=int(moved_bytes),
+            prefill_ms=prefill_ms + warming_ms,
+            wait_ms=wait_ms,
+        )
