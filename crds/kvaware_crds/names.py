@@ -68,8 +68,8 @@ class ConditionType(StrEnum):
     NAMESPACE_CONFLICT = "NamespaceConflict"
     """TenantQuota: an older one already owns a namespace."""
     LIMIT_EXCEEDED = "LimitExceeded"
-    """TenantQuota: more is in use than the limits allow, since they were lowered. Nothing is stopped, and nothing more
-    is admitted."""
+    """TenantQuota: more is in use than the limits allow, since they were lowered; or there are more KVCacheBlockGroups.
+    Nothing is stopped, and nothing more is admitted."""
     FOOTPRINT_MISMATCH = "FootprintMismatch"
     """InferenceModel: a pod asks for something other than its role's footprint, and counts by what it asks for."""
     NOT_ENFORCED = "NotEnforced"

@@ -1,7 +1,7 @@
 """The operator's view of the cluster: the store, and indexes beside it so that a look at one object is cheap."""
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from kvaware_cluster import Change, Kind, Store
@@ -10,6 +10,7 @@ from kvaware_cluster.workloads import Autoscaler, CustomResource, ScaleTarget, W
 from kvaware_crds import InferenceModel, KVCacheBlockGroup
 from kvaware_engine.claims import Claims
 from kvaware_engine.observations import NodeUse, ObjectKey, PodObservation, TenantQuotaObservation
+from kvaware_operator.group_limits import GroupLimits
 from kvaware_operator.members import Members
 from kvaware_operator.model_facts import scale_target
 
@@ -51,6 +52,7 @@ class View:
         """Workloads that are scaled, each without the version of its API."""
         self.namespaces: Claims[str] = Claims()
         """Of TenantQuotas."""
+        self.group_limits = GroupLimits()
         self._groups: dict[ObjectKey, set[ObjectKey]] = defaultdict(set)
         """Block groups by their model."""
         self._autoscalers: dict[ScaleTarget, set[str]] = defaultdict(set)
@@ -109,11 +111,7 @@ class View:
     def changed(self, change: Change[Any]) -> None:
         """See ``Listener``: of observations only quotas' namespaces matter here."""
         if change.kind == Kind.TENANT_QUOTA:
-            quota: TenantQuotaObservation | None = change.new
-            created_at, namespaces = ("", ()) if quota is None else (quota.created_at, quota.namespaces)
-            for key in self.namespaces.put(change.key, created_at, namespaces):
-                self._look(Kind.TENANT_QUOTA, key)
-            self._look(Kind.TENANT_QUOTA, change.key)
+            self._quota_changed(change)
         elif change.kind == Kind.POD and change.new is not None:  # what it asks for may differ
             pod = self._store.worker_pods.get(change.key)
             model = None if pod is None else self.members.model_of(pod)
@@ -122,12 +120,12 @@ class View:
 
     def listed(self, kind: Kind, *, began_at_s: float) -> None:  # noqa: ARG002  # the protocol's words
         """See ``Listener``: a kind is known now, or known again; what waited for it is looked at."""
-        if kind is Kind.TENANT_QUOTA:
+        if kind in {Kind.TENANT_QUOTA, Kind.KV_CACHE_BLOCK_GROUP}:  # either counts for the other
             self._look_at_all(Kind.TENANT_QUOTA)
+            self._look_at_all(Kind.KV_CACHE_BLOCK_GROUP)
             return
-        if kind is not Kind.KV_CACHE_BLOCK_GROUP:
-            self._look_at_all(Kind.INFERENCE_MODEL)
-        if kind in {Kind.KV_CACHE_BLOCK_GROUP, Kind.INFERENCE_MODEL}:
+        self._look_at_all(Kind.INFERENCE_MODEL)
+        if kind is Kind.INFERENCE_MODEL:
             self._look_at_all(Kind.KV_CACHE_BLOCK_GROUP)
 
     def used(self, node: str, use: NodeUse | None) -> None:
@@ -137,6 +135,15 @@ class View:
         """A workload changed: those who scale it are looked at."""
         for key in self.targets.claimants(versionless(target)):
             self._look(Kind.INFERENCE_MODEL, key)
+
+    def _tenant_of(self, namespace: str) -> str | None:
+        owner = self.namespaces.owner(namespace)
+        quota = None if owner is None else self.quota(owner.name)
+        return None if quota is None else quota.tenant
+
+    def _look_at_groups(self, keys: Iterable[ObjectKey]) -> None:
+        for key in keys:
+            self._look(Kind.KV_CACHE_BLOCK_GROUP, key)
 
     def _look_at_all(self, kind: Kind) -> None:
         for key in self._store.resources(kind):
@@ -160,7 +167,24 @@ class View:
                     group = each.resource
                     model = ObjectKey(key.namespace, group.spec.model_ref.name)
                     (self._groups[model].add if each is new else self._groups[model].discard)(key)
+            if change.old is None or new is None or change.old.created_at != new.created_at:
+                self._look_at_groups(self.group_limits.put_group(key, None if new is None else new.created_at))
+                for name in self.group_limits.quotas_for(key.namespace):
+                    self._look(Kind.TENANT_QUOTA, ObjectKey("", name))
         self._look(kind, key)
+
+    def _quota_changed(self, change: Change[TenantQuotaObservation]) -> None:
+        old, new = change.old, change.new
+        created_at, namespaces = ("", ()) if new is None else (new.created_at, new.namespaces)
+        touched = self.namespaces.put(change.key, created_at, namespaces)
+        if old is not None and (new is None or new.tenant != old.tenant):
+            self._look_at_groups(self.group_limits.put_quota(old.name, old.tenant, None, gone=True))
+        if new is not None:
+            self._look_at_groups(self.group_limits.put_quota(new.name, new.tenant, new.limits.block_groups))
+        claimed = {*namespaces, *(() if old is None else old.namespaces)}
+        self._look_at_groups(self.group_limits.put_namespaces((each, self._tenant_of(each)) for each in claimed))
+        for key in touched | {change.key}:
+            self._look(Kind.TENANT_QUOTA, key)
 
     def _model_changed(self, key: ObjectKey, new: CustomResource | None) -> None:
         model = None if new is None else new.resource

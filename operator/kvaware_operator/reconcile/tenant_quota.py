@@ -25,6 +25,7 @@ def quota_findings(
     quota: TenantQuotaObservation | None,
     owners: Mapping[str, TenantQuotaObservation],
     use: TenantView | None,
+    block_groups: int | None,
 ) -> list[Finding]:
     """What there is to say.
 
@@ -33,6 +34,7 @@ def quota_findings(
         quota: What of it is in force; None: nothing.
         owners: The quota that owns each of its namespaces.
         use: Of its tenant; None: unknown, then what was said about it before stays.
+        block_groups: KVCacheBlockGroups of its tenant; None: unknown, the same.
     """
     findings = []
     if not isinstance(resource.resource, TenantQuota):
@@ -41,7 +43,7 @@ def quota_findings(
     else:
         findings.append(Finding.true(ConditionType.ACCEPTED, "Valid"))
         findings.append(not_enforced(resource.resource.spec))
-        exceeded = _limit_exceeded(resource.resource.spec, use)
+        exceeded = _limit_exceeded(resource.resource.spec, use, block_groups)
         if exceeded is not None:
             findings.append(exceeded)
     findings.append(_namespace_conflict(quota, owners))
@@ -53,20 +55,30 @@ def quota_status(
     findings: list[Finding],
     *,
     use: TenantView | None,
+    block_groups: int | None,
     generation: int,
     now: datetime,
 ) -> dict[str, Any]:
     """The whole status. Unknown use leaves the figures, and whether they exceed a limit, as they were."""
     listed = before.get("conditions")
     conditions = listed if isinstance(listed, list) else []
-    kept = (ConditionType.LIMIT_EXCEEDED,) if use is None else ()
+    kept = (ConditionType.LIMIT_EXCEEDED,) if use is None or block_groups is None else ()
     status: dict[str, Any] = {
         "conditions": settle(conditions, findings, generation=generation, now=now, kept=kept),
     }
-    if use is None:
-        return {**({"used": before["used"]} if "used" in before else {}), **status}
-    used = QuotaUse(gpus=use.used_gpus + use.intended_gpus, hbm=use.used_hbm_bytes + use.intended_hbm_bytes)
-    return {"used": used.to_raw(), **status}
+    used = _used(before.get("used", {}), use, block_groups)
+    return {**({"used": used} if used else {}), **status}
+
+
+def _used(before: Mapping[str, Any], use: TenantView | None, block_groups: int | None) -> dict[str, Any]:
+    """What is known now, beside what was known last of the rest."""
+    known = QuotaUse(
+        gpus=None if use is None else use.used_gpus + use.intended_gpus,
+        hbm=None if use is None else use.used_hbm_bytes + use.intended_hbm_bytes,
+        block_groups=block_groups,
+    ).to_raw()
+    unknown = {*(("gpus", "hbm") if use is None else ()), *(("blockGroups",) if block_groups is None else ())}
+    return {**{name: value for name, value in before.items() if name in unknown}, **known}
 
 
 class QuotaReconciler:
@@ -89,9 +101,14 @@ class QuotaReconciler:
         quota = self._view.quota(key.name)
         use = None if quota is None else self._tenants.of(quota.tenant)
         owners = {} if quota is None else self._owners(quota)
-        findings = quota_findings(resource, quota=quota, owners=owners, use=use)
+        groups = None
+        if quota is not None and self._view.known(Kind.KV_CACHE_BLOCK_GROUP):
+            groups = self._view.group_limits.count(quota.tenant)
+        findings = quota_findings(resource, quota=quota, owners=owners, use=use, block_groups=groups)
         before = self._statuses.present(resource)
-        status = quota_status(before, findings, use=use, generation=resource.generation, now=self._wall())
+        status = quota_status(
+            before, findings, use=use, block_groups=groups, generation=resource.generation, now=self._wall()
+        )
         return await self._statuses.write(resource, status)
 
     def _owners(self, quota: TenantQuotaObservation) -> dict[str, TenantQuotaObservation]:
@@ -117,19 +134,24 @@ def _namespace_conflict(quota: TenantQuotaObservation | None, owners: Mapping[st
     return Finding.true(type_, "OwnedByOlder", f"namespaces that an older one owns: {named(lost)}")
 
 
-def _limit_exceeded(spec: TenantQuotaSpec, use: TenantView | None) -> Finding | None:
-    """More in use than a limit that was lowered; None: unknown."""
+def _limit_exceeded(spec: TenantQuotaSpec, use: TenantView | None, block_groups: int | None) -> Finding | None:
+    """More in use than a limit allows; None: unknown."""
     type_ = ConditionType.LIMIT_EXCEEDED
-    if use is None:
-        return None
     limits = spec.limits
     told = []
-    if limits is not None and limits.gpus is not None and use.used_gpus > limits.gpus:
-        told.append(f"limits.gpus is {limits.gpus}, {use.used_gpus} are in use")
-    if limits is not None and limits.hbm is not None and use.used_hbm_bytes > limits.hbm:
-        told.append(f"limits.hbm is {format_quantity(limits.hbm)}, {format_quantity(use.used_hbm_bytes)} is in use")
-    if not told:
-        return Finding.false(type_, "WithinLimits")
-    return Finding.true(
-        type_, "UseAboveLimit", f"{'; '.join(told)}: nothing is stopped, and nothing more is admitted until it fits"
-    )
+    if limits is not None and use is not None:
+        if limits.gpus is not None and use.used_gpus > limits.gpus:
+            told.append(f"limits.gpus is {limits.gpus}, {use.used_gpus} are in use")
+        if limits.hbm is not None and use.used_hbm_bytes > limits.hbm:
+            told.append(f"limits.hbm is {format_quantity(limits.hbm)}, {format_quantity(use.used_hbm_bytes)} is in use")
+    if told:
+        told[-1] += ": nothing is stopped, and nothing more is admitted until it fits"
+    if limits is not None and limits.block_groups is not None and (block_groups or 0) > limits.block_groups:
+        told.append(
+            f"limits.blockGroups is {limits.block_groups}, there are {block_groups}: the youngest are not accepted"
+        )
+    if told:
+        return Finding.true(type_, "UseAboveLimit", "; ".join(told))
+    if use is None or block_groups is None:
+        return None
+    return Finding.false(type_, "WithinLimits")

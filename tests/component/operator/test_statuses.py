@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from kvaware_testing.fake_api import FakeApi, raw_quota
+from kvaware_testing.fake_api import FakeApi, Raw, raw_quota
 from kvaware_testing.fake_objects import raw_workload
 from kvaware_testing.operator_harness import raw_group, raw_replica, raw_scaled_model, role_load, staged, tenant
 
@@ -127,13 +127,14 @@ async def test_what_the_extender_writes_on_pods_shows_on_the_model():
 
 async def test_a_quota_shows_use_and_that_a_lowered_limit_is_exceeded():
     where = {"name": "team-a", "kind": "tenantquota", "namespace": ""}
-    async with staged(("tenantquota", raw_quota(gpus=8, tokensPerSecond=100))) as stage:
+    async with staged(("tenantquota", raw_quota(gpus=8, ssd="1Ti"))) as stage:
         stage.extender.tenants = [tenant(used_gpus=6, used_hbm_bytes=6 * 80 * 2**30)]
-        await stage.until(lambda: stage.raw(**where).get("status", {}).get("used") == {"gpus": 6, "hbm": "480Gi"})
+        used = {"gpus": 6, "hbm": "480Gi", "blockGroups": 0}
+        await stage.until(lambda: stage.raw(**where).get("status", {}).get("used") == used)
         told = await stage.until_condition("NotEnforced", **where)
-        assert "spec.limits.tokensPerSecond" in told["message"]
+        assert "spec.limits.ssd" in told["message"]
         assert stage.condition("LimitExceeded", **where) == {}
-        lowered = raw_quota(gpus=4, tokensPerSecond=100)
+        lowered = raw_quota(gpus=4, ssd="1Ti")
         lowered["metadata"]["generation"] = 2
         await stage.api.put("tenantquota", {**lowered, "status": stage.raw(**where)["status"]})
         told = await stage.until_condition("LimitExceeded", **where)
@@ -147,6 +148,40 @@ async def test_a_quota_shows_use_and_that_a_lowered_limit_is_exceeded():
         stage.extender.down = False
         stage.extender.tenants = [tenant(used_gpus=3)]
         await stage.until_condition("LimitExceeded", "False", **where)
+
+
+async def test_block_groups_beyond_their_tenants_limit_are_not_accepted_and_move_up():
+    """The youngest first, over all namespaces of the tenant; each change is told to those whom it concerns."""
+    quota = {"name": "team-a", "kind": "tenantquota", "namespace": ""}
+    group = {"kind": "kvcacheblockgroup"}
+
+    def made(name: str, month: int) -> Raw:
+        raw = raw_group(name)
+        raw["metadata"]["creationTimestamp"] = f"2026-0{month}-01T00:00:00Z"
+        return raw
+
+    objects = [("tenantquota", raw_quota(blockGroups=1)), ("inferencemodel", raw_scaled_model(mode=None))]
+    async with staged(*objects, ("kvcacheblockgroup", made("middle", 2))) as stage:
+        stage.extender.tenants = [tenant()]
+        await stage.until_condition("Accepted", name="middle", **group)
+        # when a younger one comes
+        await stage.api.put("kvcacheblockgroup", made("young", 3))
+        told = await stage.until_condition("Accepted", "False", "young", **group)
+        assert told["reason"] == "LimitExceeded"
+        assert "limits.blockGroups of TenantQuota team-a is 1" in told["message"]
+        assert stage.condition("Accepted", "middle", **group)["status"] == "True"
+        exceeded = await stage.until_condition("LimitExceeded", **quota)
+        assert "limits.blockGroups is 1, there are 2" in exceeded["message"]
+        assert stage.raw(**quota)["status"]["used"]["blockGroups"] == 2
+        # when the older one goes
+        await stage.api.delete("kvcacheblockgroup", "ml", "middle")
+        await stage.until_condition("Accepted", name="young", **group)
+        await stage.until_condition("LimitExceeded", "False", **quota)
+        # when nothing is allowed, and when nobody limits it
+        await stage.api.put("tenantquota", {**raw_quota(blockGroups=0), "status": stage.raw(**quota)["status"]})
+        await stage.until_condition("Accepted", "False", "young", **group)
+        await stage.api.delete("tenantquota", "", "team-a")
+        await stage.until_condition("Accepted", name="young", **group)
 
 
 async def test_one_question_for_all_quotas():
