@@ -173,8 +173,8 @@ def _scale_to_zero_not_yet(facts: ModelFacts) -> Finding:
     return Finding.true(
         type_,
         "RequestsPassBy",
-        f"replicas.min is 0 for role {named(roles)}; requests are not placed by kvaware yet and could not wake the "
-        "model, so one replica is kept",
+        f"replicas.min is 0 for role {named(roles)}; requests for a model without workers are refused and not kept, "
+        "so none could wake it: one replica is kept",
     )
 
 

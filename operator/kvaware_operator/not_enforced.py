@@ -15,7 +15,8 @@ from kvaware_operator.conditions import Finding
 
 __all__ = ["not_enforced", "passive_fields"]
 
-QUOTA_AMOUNTS: Final = (
+LIMITS: Final = ("cpu_memory", "ssd", "concurrent_migrations")
+GUARANTEED: Final = (
     "requests_per_second",
     "tokens_per_second",
     "concurrent_requests",
@@ -27,20 +28,18 @@ QUOTA_AMOUNTS: Final = (
     "concurrent_migrations",
     "control_requests_per_second",
 )
+"""Rates are limited and not kept free for anybody: what others may take while one does not is for queues to decide."""
 PASSIVE: Final[dict[type[ApiModel], tuple[str, ...]]] = {
     InferenceModelSpec: (
-        "workers.capabilities",
         "workers.ports.kv_events",
         "workers.ports.kv_events_replay",
-        "kv_cache.max_context_tokens",
         "replication",
-        "policy",
     ),
     KVCacheBlockGroupSpec: ("prefix", "pinned", "copies", "tier", "ttl"),
     TenantQuotaSpec: (
-        *(f"{part}.{amount}" for part in ("limits", "guaranteed") for amount in QUOTA_AMOUNTS),
+        *(f"limits.{amount}" for amount in LIMITS),
+        *(f"guaranteed.{amount}" for amount in GUARANTEED),
         "weight",
-        "priority",
     ),
 }
 """By kind, attribute paths. ``scaling.scaleToZeroAfter`` has a condition of its own."""

@@ -15,15 +15,12 @@ from kvaware_testing.operator_harness import facts, model_of, raw_group
     ("spec", "fields"),
     [
         pytest.param({}, [], id="nothing"),
-        pytest.param({"policy": {}}, ["spec.policy"], id="a policy"),
+        pytest.param({"policy": {"name": "locality"}}, [], id="a policy is acted upon"),
         pytest.param({"replication": {"maxCopies": 3}}, ["spec.replication"], id="replication"),
         pytest.param({"workers": {"server": "SGLang"}}, [], id="the server is acted upon"),
-        pytest.param({"workers": {"capabilities": ["pin"]}}, ["spec.workers.capabilities"], id="capabilities"),
-        pytest.param({"workers": {"capabilities": []}}, [], id="a default that the API server filled in"),
+        pytest.param({"workers": {"capabilities": ["pin"]}}, [], id="capabilities are acted upon"),
         pytest.param({"workers": {"ports": {"kvEvents": 5557}}}, ["spec.workers.ports.kvEvents"], id="events"),
-        pytest.param(
-            {"kvCache": {"bytesPerToken": 1, "maxContextTokens": 8192}}, ["spec.kvCache.maxContextTokens"], id="context"
-        ),
+        pytest.param({"kvCache": {"bytesPerToken": 1, "maxContextTokens": 8192}}, [], id="the context is acted upon"),
     ],
 )
 def test_fields_of_a_model(spec, fields):
@@ -31,22 +28,25 @@ def test_fields_of_a_model(spec, fields):
 
 
 def test_fields_of_a_quota():
-    raw = raw_quota(gpus=4, requestsPerSecond=3)
-    raw["spec"] |= {"weight": 5, "priority": {"max": 10}, "guaranteed": {"hbm": "1Gi", "ssd": "1Ti"}}
+    raw = raw_quota(gpus=4, requestsPerSecond=3, concurrentMigrations=1)
+    raw["spec"] |= {"weight": 5, "priority": {"max": 10}, "guaranteed": {"hbm": "1Gi", "requestsPerSecond": 2}}
     assert passive_fields(read(TenantQuota, raw).spec) == [
-        "spec.limits.requestsPerSecond",
-        "spec.guaranteed.ssd",
+        "spec.limits.concurrentMigrations",
+        "spec.guaranteed.requestsPerSecond",
         "spec.weight",
-        "spec.priority",
     ]
-    raw["spec"] = {"tenant": "a", "weight": 1, "limits": {"gpus": 0}}
+
+
+def test_a_default_that_the_api_server_filled_in_is_not_set():
+    raw = raw_quota(gpus=0)
+    raw["spec"]["weight"] = 1
     assert passive_fields(read(TenantQuota, raw).spec) == []
 
 
 def test_a_limit_of_zero_is_set():
     """0 is nothing, not unset."""
-    raw = raw_quota(tokensPerSecond=0)
-    assert passive_fields(read(TenantQuota, raw).spec) == ["spec.limits.tokensPerSecond"]
+    raw = raw_quota(concurrentMigrations=0)
+    assert passive_fields(read(TenantQuota, raw).spec) == ["spec.limits.concurrentMigrations"]
 
 
 def test_fields_of_a_block_group():
@@ -60,9 +60,10 @@ def test_fields_of_a_block_group():
 
 
 def test_the_condition_names_them_all():
-    told = not_enforced(facts(model_of(policy={}, replication={})).spec)
+    ports = {"workers": {"ports": {"kvEvents": 5557}}}
+    told = not_enforced(facts(model_of(**ports, replication={})).spec)
     assert told.status is ConditionStatus.TRUE
-    assert told.message == "this version does not act on spec.replication and spec.policy"
+    assert told.message == "this version does not act on spec.workers.ports.kvEvents and spec.replication"
     assert not_enforced(facts(model_of()).spec).status is ConditionStatus.FALSE
 
 
@@ -74,6 +75,24 @@ def test_every_path_leads_to_a_field(spec):
         assert first in spec.model_fields
 
 
-def test_every_amount_is_acted_upon_or_named():
-    named = {path.split(".")[1] for path in PASSIVE[TenantQuotaSpec] if path.startswith("limits.")}
-    assert named | {"gpus", "hbm"} == set(QuotaAmounts.model_fields)
+ACTED_UPON = {
+    "limits": {
+        "gpus",
+        "hbm",
+        "requests_per_second",
+        "tokens_per_second",
+        "concurrent_requests",
+        "block_groups",
+        "remote_read_bytes_per_second",
+        "migration_bytes_per_second",
+        "control_requests_per_second",
+    },
+    "guaranteed": {"gpus", "hbm"},
+}
+
+
+@pytest.mark.parametrize("part", ["limits", "guaranteed"])
+def test_every_amount_is_acted_upon_or_named(part: str):
+    named = {path.split(".")[1] for path in PASSIVE[TenantQuotaSpec] if path.startswith(f"{part}.")}
+    assert named | ACTED_UPON[part] == set(QuotaAmounts.model_fields)
+    assert not named & ACTED_UPON[part]
