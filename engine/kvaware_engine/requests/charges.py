@@ -18,7 +18,7 @@ from typing import Protocol
 from kvaware_engine.reports import ReportTimes, WorkerView
 from kvaware_engine.requests.hardware_classes import HardwareClass
 
-__all__ = ["Charge", "Charged", "MeanPrompt", "WorkerColumn"]
+__all__ = ["Charged", "MeanPrompt", "WorkerColumn"]
 
 
 class Charged(Protocol):
@@ -44,27 +44,6 @@ class Charged(Protocol):
         """Higher goes first."""
 
 
-class Charge:
-    """One reservation on one worker. Plain: one is made per request."""
-
-    __slots__ = ("at_s", "column", "end_s", "link", "live", "remaining_tokens", "reservation", "waits")
-
-    def __init__(self, reservation: Charged, column: "WorkerColumn", at_s: float, end_s: float, waits: bool) -> None:  # noqa: FBT001 - 0.1 µs less than by keyword, once per request
-        self.reservation = reservation
-        self.column = column
-        self.at_s = at_s
-        """When it was charged."""
-        self.end_s = end_s
-        """When its prefill is expected to end."""
-        self.waits = waits
-        """Whether its prefill is not over yet."""
-        self.remaining_tokens = reservation.expected_output_tokens
-        self.link: str | None = None
-        """Node over whose link its blocks are on their way."""
-        self.live = True
-        """Whether its worker is still the one that it was reserved on."""
-
-
 @dataclass(slots=True)
 class MeanPrompt:
     """Of the requests that came lately: what waits elsewhere is taken for such ones."""
@@ -79,26 +58,30 @@ class MeanPrompt:
 
 
 class WorkerColumn:
-    """One worker's figures as Python numbers: cheaper to add to than items of an array."""
+    """One worker's figures as Python numbers, which are cheaper to add to than items of an array.
+
+    What is charged stands in dicts by reservation and not in objects of its own: making one takes 0.4 µs, per request.
+    """
 
     __slots__ = (
         "_queue_at_s",
         "base_end_s",
         "batch",
-        "charges",
+        "charged_at_s",
         "free_at_s",
         "hardware",
         "incarnation",
         "kv_free_tokens",
         "kv_total_tokens",
+        "left_tokens",
+        "lost",
         "node",
         "pending_ms",
+        "prefill_ends_s",
         "present",
-        "references",
         "remaining_tokens",
         "requests",
         "slot",
-        "waits",
         "worker",
     )
 
@@ -110,17 +93,22 @@ class WorkerColumn:
         self.node: str | None = None
         self.present = True
         """Whether it is not forgotten."""
-        self.references = 0
-        """Reservations that name its slot, whatever became of the worker."""
-        self.charges: dict[Charged, Charge] = {}
-        """The live ones, in the order in which they were charged."""
+        self.lost: set[Charged] = set()
+        """What was charged to an incarnation that is gone, and not ended yet: it still names the slot."""
+        self.charged_at_s: dict[Charged, float] = {}
+        """Reservation → when it was charged, in this order."""
+        self.prefill_ends_s: dict[Charged, float] = {}
+        """Those whose prefill is not over → when it is expected to be."""
+        self.left_tokens: dict[Charged, float] = {}
+        """Output still expected of those that told of progress."""
         self.start_over()
 
     def start_over(self) -> None:
         """Nothing is known and nothing is reserved: another incarnation."""
-        for charge in self.charges.values():
-            charge.live = False
-        self.charges.clear()
+        self.lost.update(self.charged_at_s)
+        self.charged_at_s.clear()
+        self.prefill_ends_s.clear()
+        self.left_tokens.clear()
         self._queue_at_s = -inf
         """When the reported queue was observed."""
         self.requests = 0
@@ -132,9 +120,7 @@ class WorkerColumn:
         """When what was reported to wait will be computed."""
         self.free_at_s = -inf
         self.pending_ms = 0.0
-        """Prefill of the charges after the report that wait."""
-        self.waits = 0
-        """How many they are."""
+        """Prefill of what was charged after the report and waits."""
 
     def count(
         self,
@@ -164,52 +150,47 @@ class WorkerColumn:
         self._count_queue(view, times, mean)
         in_report = 0
         remaining = 0.0
-        for charge in self.charges.values():
-            reservation = charge.reservation
-            if charge.at_s > times.load_at_s:
+        for reservation, at_s in self.charged_at_s.items():
+            if at_s > times.load_at_s:
                 self.requests += 1
                 self.batch += reservation.expected_output_tokens > 0
             else:
                 in_report += 1
-            if charge.at_s > times.kv_at_s:
+            if at_s > times.kv_at_s:
                 self.kv_free_tokens -= reservation.kv_tokens
-            remaining += charge.remaining_tokens
+            remaining += self.left_tokens.get(reservation, reservation.expected_output_tokens)
         self.remaining_tokens = remaining + max(0, reported - in_report) * mean_output_tokens / 2
 
     def _count_queue(self, view: WorkerView, times: ReportTimes, mean: MeanPrompt) -> None:
         """``free_at_s``: what was reported to wait, then what was reserved after that."""
         by_tokens = view.queued_tokens is not None and times.queued_tokens_at_s >= times.waiting_at_s
-        at_s = self._queue_at_s = max(times.waiting_at_s, times.queued_tokens_at_s)
-        waiting = [charge for charge in self.charges.values() if charge.waits]
-        before = [charge for charge in waiting if charge.at_s <= at_s]
         queued_tokens = view.queued_tokens if by_tokens else None
-        not_begun = _not_begun(before, view.waiting, queued_tokens)
-        begun = len(before) - not_begun
+        at_s = self._queue_at_s = max(times.waiting_at_s, times.queued_tokens_at_s)
+        ends_s = self.prefill_ends_s
+        before = [each for each in ends_s if self.charged_at_s[each] <= at_s]
+        begun = len(before) - _not_begun(before, view.waiting, queued_tokens)
         end_s = at_s
-        for number, charge in enumerate(before):
-            prefill_s = charge.reservation.prefill_ms / 1000
+        for number, reservation in enumerate(before):
+            prefill_s = reservation.prefill_ms / 1000
             if number < begun:
-                prefill_s = min(prefill_s, max(0.0, charge.end_s - at_s))
+                prefill_s = min(prefill_s, max(0.0, ends_s[reservation] - at_s))
             end_s += prefill_s
-            charge.end_s = end_s
+            ends_s[reservation] = end_s
         end_s += self._others_ms(before[begun:], view.waiting, queued_tokens, mean) / 1000
         self.base_end_s = end_s
         self.pending_ms = 0.0
-        self.waits = 0
-        for charge in waiting[len(before) :]:
-            prefill_ms = charge.reservation.prefill_ms
-            self.pending_ms += prefill_ms
-            self.waits += 1
-            end_s = max(end_s, charge.at_s) + prefill_ms / 1000
-            charge.end_s = end_s
+        for reservation in list(ends_s)[len(before) :]:
+            self.pending_ms += reservation.prefill_ms
+            end_s = max(end_s, self.charged_at_s[reservation]) + reservation.prefill_ms / 1000
+            ends_s[reservation] = end_s
         self.free_at_s = end_s
 
-    def _others_ms(self, own: list[Charge], waiting: int | None, queued_tokens: int | None, mean: MeanPrompt) -> float:
+    def _others_ms(self, own: list[Charged], waiting: int | None, queued_tokens: int | None, mean: MeanPrompt) -> float:
         """Prefill of what waits there beside our own."""
-        others = max(0, waiting - len(own)) if waiting is not None else None
+        others = max(0, waiting - len(own)) if waiting is not None else 0
         if queued_tokens is None:
-            return (others or 0) * self.hardware.profile.prefill_ms(mean.uncached_tokens)
-        tokens = max(0, queued_tokens - sum(charge.reservation.input_tokens for charge in own))
+            return others * self.hardware.profile.prefill_ms(mean.uncached_tokens)
+        tokens = max(0, queued_tokens - sum(each.input_tokens for each in own))
         if not tokens:
             return 0.0
         requests = others or max(1, round(tokens / mean.input_tokens))
@@ -217,40 +198,38 @@ class WorkerColumn:
         # One after another, each with an attention of its own: not the prefill of one prompt as long as all together.
         return requests * self.hardware.profile.prefill_ms(uncached / requests)
 
-    def prefilled(self, charge: Charge, now_s: float) -> None:
-        """Its first token is there: what was before it is done, what came after it is next.
+    def prefilled(self, reservation: Charged, now_s: float) -> None:
+        """The first token of one that waits is there: what was before it is done, what came after it is next.
 
         When it is earlier or later than expected, so is what waits behind it: by no more than what is known to wait,
         and by no more than it was late itself, since not every client tells of every first token.
         """
-        charge.waits = False
-        if charge.at_s <= self._queue_at_s:
+        expected_s = self.prefill_ends_s.pop(reservation)
+        if self.charged_at_s[reservation] <= self._queue_at_s:
             return  # what was reported ends by itself as time goes on
-        self._leave(charge)
-        late_s = max(0.0, now_s - charge.end_s)
-        self.free_at_s = min(max(now_s, self.base_end_s) + self.pending_ms / 1000, self.free_at_s + late_s)
+        self._take(reservation)
+        free_at_s = max(now_s, self.base_end_s) + self.pending_ms / 1000
+        self.free_at_s = min(free_at_s, self.free_at_s + max(0.0, now_s - expected_s))
 
-    def withdrawn(self, charge: Charge, now_s: float) -> float:
-        """It ends while its prefill was not over, as far as was told: what is left of it is not waited for.
+    def withdrawn(self, reservation: Charged, now_s: float) -> float:
+        """One that waits ends before its first token was told: what is left of it is not waited for.
 
         Returns: What is left, in milliseconds; 0 where it would have been over by now.
         """
-        charge.waits = False
-        left_s = min(charge.reservation.prefill_ms / 1000, max(0.0, charge.end_s - now_s))
-        if charge.at_s <= self._queue_at_s:
+        left_s = min(reservation.prefill_ms / 1000, max(0.0, self.prefill_ends_s.pop(reservation) - now_s))
+        if self.charged_at_s[reservation] <= self._queue_at_s:
             self.base_end_s -= left_s
         else:
-            self._leave(charge)
-        self.free_at_s = self.free_at_s - left_s if self.waits else self.base_end_s
+            self._take(reservation)
+        self.free_at_s = self.free_at_s - left_s if self.prefill_ends_s else self.base_end_s
         return left_s * 1000
 
-    def _leave(self, charge: Charge) -> None:
-        self.waits -= 1
+    def _take(self, reservation: Charged) -> None:
         # Sums of floats that come to nothing are nothing.
-        self.pending_ms = self.pending_ms - charge.reservation.prefill_ms if self.waits else 0.0
+        self.pending_ms = self.pending_ms - reservation.prefill_ms if self.prefill_ends_s else 0.0
 
 
-def _not_begun(own: list[Charge], waiting: int | None, queued_tokens: int | None) -> int:
+def _not_begun(own: list[Charged], waiting: int | None, queued_tokens: int | None) -> int:
     """How many of our own requests before the report have not begun: servers take them in turn, so the latest.
 
     Where only tokens are told, as many of the latest as these are enough for.
@@ -260,8 +239,8 @@ def _not_begun(own: list[Charge], waiting: int | None, queued_tokens: int | None
     if queued_tokens is None:
         return 0
     left = queued_tokens
-    for number, charge in enumerate(reversed(own)):
-        left -= charge.reservation.input_tokens
+    for number, reservation in enumerate(reversed(own)):
+        left -= reservation.input_tokens
         if left < 0:
             return number
     return len(own)

@@ -14,41 +14,44 @@ __all__ = ["Congestion"]
 
 _PARTS: Final = 20
 """The window moves in so many steps."""
-_US: Final = 1000.0
-"""Sums are kept in whole microseconds: what is added and taken back leaves nothing."""
 
 
 class Congestion:
     """The prefill that one model's workers were given lately. Each method takes constant time."""
 
-    __slots__ = ("_at", "_max_ratio", "_parts", "_sum", "_width_s", "_window_s")
+    __slots__ = ("_at", "_filling_ms", "_full_ms", "_max_ratio", "_next_s", "_parts_ms", "_width_s", "_window_ms")
 
     def __init__(self, settings: RequestCostSettings) -> None:
-        self._window_s = settings.congestion_window_s
         self._max_ratio = settings.congestion_max_ratio
+        self._window_ms = settings.congestion_window_s * 1000
         self._width_s = settings.congestion_window_s / _PARTS
-        self._parts = [0] * _PARTS
-        self._sum = 0
+        self._parts_ms = [0.0] * (_PARTS - 1)
+        """What the parts before were given, the oldest first."""
+        self._full_ms = 0.0
+        """Their sum."""
+        self._filling_ms = 0.0
+        """What the part that is now was given."""
         self._at = 0
-        """Number of the part that is being filled, counted from time 0."""
+        """Number of the part that is now, counted from time 0."""
+        self._next_s = 0.0
+        """When the next one begins."""
 
     def reserved(self, prefill_ms: float, now_s: float) -> None:
         """So much prefill was given to a worker."""
-        part = int(now_s / self._width_s)
-        if part != self._at:
-            self._move(part)
-        amount = int(prefill_ms * _US)
-        self._parts[self._at % _PARTS] += amount
-        self._sum += amount
+        if now_s >= self._next_s:
+            self._move(now_s)
+        self._filling_ms += prefill_ms
 
     def returned(self, prefill_ms: float, reserved_at_s: float, now_s: float) -> None:
         """It was not done after all: refused, or withdrawn while it waited."""
-        self._move(int(now_s / self._width_s))
-        part = int(reserved_at_s / self._width_s)
-        if self._at - _PARTS < part <= self._at:
-            amount = min(int(prefill_ms * _US), self._parts[part % _PARTS])
-            self._parts[part % _PARTS] -= amount
-            self._sum -= amount
+        if now_s >= self._next_s:
+            self._move(now_s)
+        ago = self._at - int(reserved_at_s / self._width_s)
+        if ago <= 0:
+            self._filling_ms = max(0.0, self._filling_ms - prefill_ms)
+        elif ago < _PARTS:
+            self._parts_ms[-ago] = max(0.0, self._parts_ms[-ago] - prefill_ms)
+            self._full_ms = sum(self._parts_ms)
 
     def utilisation(self, workers: int, now_s: float) -> float:
         """Share of their time that the prefill takes, 0 or more; above 1 more is given than they can do.
@@ -57,19 +60,22 @@ class Congestion:
             workers: Those that may be given prefill now; where there is none, one is taken.
             now_s: Now.
         """
-        part = int(now_s / self._width_s)
-        if part != self._at:
-            self._move(part)
-        return self._sum / _US / (self._window_s * _US * max(1, workers))
+        if now_s >= self._next_s:
+            self._move(now_s)
+        return (self._full_ms + self._filling_ms) / (self._window_ms * (workers or 1))
 
     def price(self, workers: int, now_s: float) -> float:
         """λ, 0 or more, bounded by the settings' ``congestion_max_ratio``."""
         u = min(self.utilisation(workers, now_s), self._max_ratio)
         return u / (1 - u)
 
-    def _move(self, part: int) -> None:
-        """Leave behind what is older than the window. A clock that goes back moves nothing."""
-        for old in range(self._at + 1, min(part, self._at + _PARTS) + 1):
-            self._sum -= self._parts[old % _PARTS]
-            self._parts[old % _PARTS] = 0
-        self._at = max(self._at, part)
+    def _move(self, now_s: float) -> None:
+        """Begin the part that is now, and leave behind what is older than the window."""
+        at = int(now_s / self._width_s)
+        if at > self._at:
+            moved = [*self._parts_ms, self._filling_ms, *[0.0] * min(at - self._at - 1, _PARTS)]
+            self._parts_ms = moved[1 - _PARTS :]
+            self._full_ms = sum(self._parts_ms)
+            self._filling_ms = 0.0
+            self._at = at
+        self._next_s = (self._at + 1) * self._width_s
