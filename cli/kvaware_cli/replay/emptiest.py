@@ -2,15 +2,22 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Protocol
 
-from kvaware_cli.replay.gateway import Gateway
 from kvaware_cli.wire import PlacementCandidate, PlacementExplanation, read
 
 __all__ = ["PassedOver", "passed_over"]
 
 AT_ONCE: Final = 500
 """Explanations that are looked at, evenly over the replay: each is computed when it is asked for, some milliseconds."""
+
+
+class Explaining(Protocol):
+    """The extender, as far as it explains."""
+
+    async def explanation(self, placement_id: str) -> Any | None:
+        """Why a request went where it went; None: unknown."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,8 +37,8 @@ class PassedOver:
         return self.emptiest.options[0].terms.total - self.chosen.options[0].terms.total
 
 
-async def passed_over(gateway: Gateway, placements: Sequence[str]) -> PassedOver | None:
-    """The dearest decision for the emptiest worker; None: where anything is known, the emptiest was chosen."""
+async def passed_over(gateway: Explaining, placements: Sequence[str]) -> PassedOver | None:
+    """The dearest decision for the emptiest worker; None: there is none, the emptiest was always chosen."""
     every = max(1, -(-len(placements) // AT_ONCE))
     found: list[PassedOver] = []
     looked_at = 0

@@ -70,7 +70,7 @@ def _model(policy: str) -> dict[str, Any]:
                 },
                 "blockSizeTokens": BLOCK_TOKENS,
             },
-            "policy": {"name": policy},
+            "policy": {"name": str(policy)},  # YAML knows no enumerations
         },
     }
 
