@@ -26,6 +26,7 @@ from kvaware_engine.requests.figures import FIGURES, Figure
 from kvaware_engine.requests.hardware_classes import HardwareClass
 from kvaware_engine.requests.links import NodeLinks
 from kvaware_engine.requests.priority_queues import PriorityQueues
+from kvaware_engine.requests.reach import Reach
 from kvaware_engine.requests.settings import RequestSettings
 from kvaware_engine.requests.standing import Standing
 from kvaware_engine.requests.trust import Trust
@@ -121,6 +122,9 @@ class WorkerFleet:
         self._revision = ""
         self._block_tokens = 16
         self._capabilities: frozenset[str] = frozenset()
+        self._reach: Reach | None = None
+        self._reuse_total = 0.0
+        """Sum of REUSE_RATIO."""
         self._columns: list[WorkerColumn | None] = []
         """By slot; that of a forgotten worker stays while a reservation names its slot."""
         self._seen: dict[int, _Seen] = {}
@@ -161,6 +165,18 @@ class WorkerFleet:
     def serving(self) -> int:
         """Workers that may be chosen and that prefill, at the last ``refresh``."""
         return self._standing.serving
+
+    @property
+    def reach(self) -> Reach:
+        """Where the workers are and what can move between them; made again when facts have changed."""
+        if self._reach is None:
+            self._reach = Reach(self.facts)
+        return self._reach
+
+    @property
+    def reuse_ratio(self) -> float | None:
+        """Chance that what is cached is asked for again, 0..1: the mean of all workers; None: there is none."""
+        return self._reuse_total / len(self.slot_of) if self.slot_of else None
 
     # -- who is there ------------------------------------------------------------------------------------------------
 
@@ -264,6 +280,8 @@ class WorkerFleet:
         self._leave_node(slot, column.node)
         del self._seen[slot]
         self.facts[slot] = None
+        self._reach = None
+        self._reuse_total -= self.figures.item(Figure.REUSE_RATIO, slot)
         self.figures[:, slot] = 0.0
         self.figures[list(_MAY_BE_UNKNOWN), slot] = nan
         self.figures[Figure.BARRED, slot] = inf
@@ -497,6 +515,7 @@ class WorkerFleet:
         self.figures = figures
         self._standing.grow(slots)
         self.facts.extend([None] * (slots - before))
+        self._reach = None
         self._columns.extend([None] * (slots - before))
         for slot in range(before, slots):
             heappush(self._free_slots, slot)
@@ -572,7 +591,7 @@ class WorkerFleet:
             if place.node is not None:
                 self._on_node.setdefault(place.node, set()).add(slot)
         capabilities = self._capabilities.union(view.capabilities)
-        self.facts[slot] = WorkerFacts(
+        facts = WorkerFacts(
             worker=column.worker,
             incarnation=column.incarnation,
             role=place.role,
@@ -592,6 +611,9 @@ class WorkerFleet:
             reserved_for=seen.reserved_for,
             publishes_events=seen.events_followed,
         )
+        if facts != self.facts[slot]:
+            self.facts[slot] = facts
+            self._reach = None
         reuse = view.prefix_hit_ratio
         if reuse is None:
             reuse = self._settings.costs.unknown_reuse_ratio
@@ -601,6 +623,7 @@ class WorkerFleet:
         figures[Figure.KV_TOTAL_TOKENS, slot] = column.kv_total_tokens
         figures[Figure.KV_FREE_TOKENS, slot] = column.kv_free_tokens
         figures[Figure.REMAINING_TOKENS, slot] = column.remaining_tokens
+        self._reuse_total += reuse - figures.item(Figure.REUSE_RATIO, slot)
         figures[Figure.REUSE_RATIO, slot] = reuse
         figures[Figure.PRESSURE_MS_PER_TOKEN, slot] = reuse * column.hardware.recompute_ms_per_token
         figures[Figure.HARDWARE_CLASS, slot] = column.hardware.index

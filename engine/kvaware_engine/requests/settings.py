@@ -41,8 +41,8 @@ class RequestCostSettings:
     remote_step_penalty_ms: float = 0.0
     """Per decode step, for servers that read remotely while decoding."""
     transfer_latency_ms: float = 5.0
-    """From asking another worker for blocks to the first byte, whatever the link: a round trip of the connectors and the
-    registration of the blocks; nominal."""
+    """From asking another worker for blocks to the first byte, whatever the link: a round trip of the connectors and
+    the registration of the blocks; nominal."""
     sources_max: int = 4
     """Holders from which a remote read is priced per decision: those with the longest match, ties by what their links
     have in flight."""
