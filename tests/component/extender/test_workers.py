@@ -1,8 +1,12 @@
 """``/v1/workers`` and what ``/metrics`` say of workers: of those that there are, as long as there are."""
 
+import asyncio
+
 import pytest
 
 from kvaware_cluster import Kind, WorkerScrapeSettings
+from kvaware_engine import ObjectKey, ReportSource, ReportVerdict, WorkerReport
+from kvaware_extender.worker_figures import WORKERS_AT_A_TIME
 from kvaware_testing.extender_harness import SCRAPED, MemoryCluster, in_use, serving
 from kvaware_testing.fake_api import Raw, raw_model, raw_node, raw_pod
 from kvaware_testing.store_harness import FakeClock, eventually
@@ -91,6 +95,40 @@ async def test_a_worker_that_does_not_report_has_no_figures(cluster):
         clock.now_s += 1000
         assert await caller.metric("worker_queue_length", '{model="ml/llama",worker="ml:a:0"}') is None
         assert await caller.metric("kvaware_workers_ready", '{model="ml/llama",role="both"}') == 2
+
+
+async def test_others_come_between_when_many_workers_are_scraped():
+    """1,000 workers of one model: looked at in one go they held up kube-scheduler and requests for 0.1 s."""
+    cluster = MemoryCluster(raw_node("n1"), raw_model("llama"))
+    pods = [cluster.add_pod(worker_pod(f"p{number}")) for number in range(200)]
+    async with serving(cluster, worker_scrape=SILENT) as caller:
+        extender = caller.extender
+        now_s = extender.clock()
+        for pod in pods:
+            report = WorkerReport(
+                worker=f"ml:{pod['metadata']['name']}:0",
+                model=ObjectKey("ml", "llama"),
+                incarnation="",
+                source=ReportSource.HEARTBEAT,
+                observed_at_s=now_s,
+                seq=1,
+                waiting=1,
+            )
+            assert extender.worker_feed.beat(report, now_s=now_s) is ReportVerdict.TAKEN
+        turns = 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(others())
+        await extender.figures.read()
+        task.cancel()
+        assert turns >= 2 * 200 // WORKERS_AT_A_TIME - 1, "each worker is looked at twice"
+        assert await caller.metric("kvaware_workers_reporting", '{model="ml/llama",role="both"}') == 200
+        assert await caller.metric("worker_queue_length", '{model="ml/llama",worker="ml:p199:0"}') == 1
 
 
 async def test_names_that_callers_make_up_never_become_series(cluster):

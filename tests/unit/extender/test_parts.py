@@ -11,7 +11,7 @@ import pytest
 from kvaware_cluster import Kind
 from kvaware_engine import PodDemand, Reason
 from kvaware_extender import StaleView
-from kvaware_extender.decision_log import DecisionLog
+from kvaware_extender.decision_log import AT_A_TIME, COLLECT_S, DecisionLog
 from kvaware_extender.freshness import Freshness
 from kvaware_extender.locks import KeyedLocks
 from kvaware_extender.pace import Pace
@@ -171,6 +171,27 @@ def test_a_record_that_cannot_be_rendered_is_counted_and_the_others_are_written(
     log.close()
     assert path.read_bytes() == b'{"value":1}\n{"value":2}\n'
     assert (log.failed, log.dropped) == (1, 0)
+
+
+def test_the_thread_rests_between_writes_but_not_while_the_log_is_closed(tmp_path, monkeypatch):
+    """At 30,000 records a second it would take the interpreter from the loop; what it cannot write is dropped."""
+    rests: list[float] = []
+    log = DecisionLog(target=str(tmp_path / "log"), capacity=1000)
+    spent = iter(range(1000))
+    monkeypatch.setattr("kvaware_extender.decision_log.thread_time", lambda: float(next(spent)))
+
+    def wait(rest_s):
+        rests.append(rest_s)
+        return len(rests) >= 3
+
+    monkeypatch.setattr(log._closing, "wait", wait)
+    for value in range(4 * AT_A_TIME):
+        log._queue.append(Line(value))
+    with (tmp_path / "log").open("ab") as out:
+        log._write_all(out)
+    # 1 s of work at a share of 0.1: 9 s of rest; then it is closed, and the last two writes follow at once
+    assert rests == [COLLECT_S, pytest.approx(9.0), pytest.approx(9.0)]
+    assert len((tmp_path / "log").read_bytes().splitlines()) == 4 * AT_A_TIME
 
 
 def test_records_of_many_writes_stay_in_order(tmp_path):
