@@ -1,0 +1,113 @@
+"""What a snapshot's workers were believed to be, what their options would cost, why some could not be chosen."""
+
+from collections.abc import Iterator
+from math import isfinite, isnan
+
+import numpy as np
+
+from kvaware_engine.requests.candidates import Candidates, WorkerFacts
+from kvaware_engine.requests.costs import queue_ms
+from kvaware_engine.requests.explain_words import ExplainedCandidate, ExplainedOption, FilterReason
+from kvaware_engine.requests.figures import Figure
+from kvaware_engine.requests.options import options
+from kvaware_engine.requests.snapshot import Snapshot
+from kvaware_engine.requests.words import Option, Phase, Precision
+
+__all__ = ["explained", "in_order", "known"]
+
+_OTHER_ROLE = {Phase.PREFILL: "decode", Phase.DECODE: "prefill"}
+"""Phase to the role that does not do it."""
+
+
+def in_order(snapshot: Snapshot) -> tuple[ExplainedCandidate, ...]:
+    """All workers of a snapshot: the chosen, then as the policy prefers them, then those that could not be chosen."""
+    facts = snapshot.candidates.facts
+    order = [int(slot) for slot in np.argsort(snapshot.costs, kind="stable") if facts[int(slot)] is not None]
+    # Of those that cost the same the one chosen least recently went first.
+    order.sort(key=lambda slot: (slot != snapshot.chosen, slot != snapshot.runner_up))
+    return tuple([explained(snapshot, slot) for slot in order])
+
+
+def explained(snapshot: Snapshot, slot: int) -> ExplainedCandidate:
+    """The worker of one slot.
+
+    Raises: ValueError where there is none.
+    """
+    seen, facts = snapshot.candidates, snapshot.facts(slot)
+    figures = seen.figures
+    cost = snapshot.costs.item(slot)
+    running = isfinite(cost)
+    waits = seen.waits_ahead_ms
+    profile = seen.classes[int(figures[Figure.HARDWARE_CLASS, slot])]
+    batch = float(figures[Figure.BATCH, slot])
+    matched = float(seen.matched_tokens[slot])
+    observed_at_s = known(seen, Figure.OBSERVED_AT_S, slot)
+    return ExplainedCandidate(
+        worker=facts.worker,
+        role=facts.role,
+        node=facts.node,
+        filtered=None if running else _filtered(seen, slot, facts),
+        policy_cost=cost if running else None,
+        options=tuple(_options(options(seen, slot))) if running else (),
+        matched_tokens=int(matched),
+        requests=int(figures[Figure.REQUESTS, slot]),
+        batch=int(batch),
+        wait_ms=max(0.0, waits.item(slot))
+        if waits is not None
+        else queue_ms(figures.item(Figure.FREE_AT_S, slot), now_s=seen.now_s),
+        kv_free_tokens=_whole(known(seen, Figure.KV_FREE_TOKENS, slot)),
+        kv_total_tokens=_whole(known(seen, Figure.KV_TOTAL_TOKENS, slot)),
+        gpu_utilization_ratio=known(seen, Figure.GPU_UTILIZATION_RATIO, slot),
+        confidence_ratio=float(figures[Figure.CONFIDENCE_RATIO, slot]),
+        age_s=None if observed_at_s is None else max(0.0, seen.now_s - observed_at_s),
+        precision=seen.demand.precision if facts.publishes_events else Precision.APPROXIMATE,
+        extrapolated=profile.extrapolates(prompt_tokens=seen.demand.input_tokens, batch=batch + 1),
+    )
+
+
+def known(candidates: Candidates, figure: Figure, slot: int) -> float | None:
+    """A figure, or None where it is unknown."""
+    value = float(candidates.figures[figure, slot])
+    return None if isnan(value) else value
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
+def _options(found: tuple[Option, ...]) -> Iterator[ExplainedOption]:
+    for option in found:
+        yield ExplainedOption(
+            action=option.action,
+            mode=option.mode,
+            source=option.source,
+            tier=option.tier,
+            matched_tokens=option.matched_tokens,
+            transfer_bytes=option.transfer_bytes,
+            wait_ms=option.wait_ms,
+            prefill_ms=option.prefill_ms,
+            terms=option.terms,
+        )
+
+
+def _filtered(candidates: Candidates, slot: int, facts: WorkerFacts) -> FilterReason:
+    """The first reason that holds, the worker's own before those of this demand.
+
+    If none does, it refused this request before: of that nothing else is left in the columns.
+    """
+    demand = candidates.demand
+    pool_tokens = known(candidates, Figure.KV_TOTAL_TOKENS, slot)
+    if not isfinite(candidates.figures[Figure.BARRED, slot]):
+        return FilterReason.UNAVAILABLE
+    named = demand.candidates
+    if named is not None and facts.worker not in named and facts.address not in named:
+        return FilterReason.NOT_AMONG_CANDIDATES
+    if demand.phase is not None and facts.role == _OTHER_ROLE[demand.phase]:
+        return FilterReason.OTHER_ROLE
+    if demand.adapter is not None and facts.adapters is not None and demand.adapter not in facts.adapters:
+        return FilterReason.ADAPTER_NOT_SERVED
+    if facts.reserved_for is not None and demand.tenant not in facts.reserved_for:
+        return FilterReason.RESERVED_FOR_OTHERS
+    if pool_tokens is not None and demand.input_tokens > pool_tokens:
+        return FilterReason.POOL_TOO_SMALL
+    return FilterReason.PASSED_OVER

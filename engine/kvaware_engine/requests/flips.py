@@ -1,0 +1,100 @@
+"""The smallest change that would have flipped a decision, found by replaying it.
+
+Each kind of change goes in whole steps, so "a little less" is one step less. The first flip is looked for at 1, 2, 4, …
+steps and then by bisection; that is the least there is where the costs move one way with the change, and in any case
+one step less does not flip. Every trial runs the policy itself on the changed columns: some 25 µs at 64 workers,
+and some 100 to 200 trials per explanation.
+"""
+
+from dataclasses import replace
+
+from kvaware_engine.requests.changes import KINDS, NoChange, changed
+from kvaware_engine.requests.choose import Choice, choose
+from kvaware_engine.requests.explain_words import Change, ChangeKind, Flip
+from kvaware_engine.requests.reach import Reach
+from kvaware_engine.requests.snapshot import Snapshot
+
+__all__ = ["find_flips", "replay"]
+
+
+def replay(snapshot: Snapshot, change: Change | None = None) -> Choice | None:
+    """Decide again what a snapshot saw, with one thing changed.
+
+    Args:
+        snapshot: What the decision saw.
+        change: None: as it was.
+    Returns: The choice, by slots of the snapshot; None where nobody could be chosen any more.
+    Raises: NoChange where the change cannot be made.
+    """
+    return choose(snapshot.policy, snapshot.candidates if change is None else changed(snapshot, change))
+
+
+def find_flips(snapshot: Snapshot, *, total_ms: float) -> tuple[tuple[Flip, ...], str]:
+    """Try every kind of change.
+
+    Args:
+        snapshot: What the decision saw.
+        total_ms: What the chosen option costs: a longer or shorter queue is compared with it.
+    Returns: One flip per kind that can flip the decision, the relatively smallest first; and why there is none, empty
+        where there is one.
+    """
+    if snapshot.runner_up is None:
+        return (), "There was no other candidate, so no change of load, cache or links could have flipped it."
+    seen = snapshot.candidates
+    if seen.reach is None:  # else each trial would make it
+        snapshot = replace(snapshot, candidates=replace(seen, reach=Reach(seen.facts)))
+    again = replay(snapshot)
+    if again is None or again.chosen != snapshot.chosen:
+        return (), "The columns that were kept do not lead to the same choice again, so what flips it cannot be told."
+    found = [flip for kind in ChangeKind if (flip := _smallest(snapshot, kind, total_ms=total_ms)) is not None]
+    if not found:
+        stays = f"{snapshot.policy.name} stays with it"
+        return (), f"No single change of queues, matched tokens, output, links or batches flips it: {stays}."
+    return tuple(sorted(found, key=lambda flip: flip.relative)), ""
+
+
+def _smallest(snapshot: Snapshot, kind: ChangeKind, *, total_ms: float) -> Flip | None:
+    """The fewest steps of one kind that flip the decision; None: none do."""
+    most = KINDS[kind].most(snapshot)
+
+    def flips(steps: int) -> bool:
+        other = replay(snapshot, Change(kind=kind, steps=steps))
+        return other is not None and other.chosen != snapshot.chosen
+
+    if most < 1:
+        return None
+    low, high = 0, 1  # low does not flip
+    while not flips(high):
+        if high == most:
+            return None
+        low, high = high, min(2 * high, most)
+    while high - low > 1:
+        middle = (low + high) // 2
+        if flips(middle):
+            high = middle
+        else:
+            low = middle
+    return _flip(snapshot, Change(kind=kind, steps=high), total_ms=total_ms)
+
+
+def _flip(snapshot: Snapshot, change: Change, *, total_ms: float) -> Flip:
+    other = replay(snapshot, change)
+    if other is None or snapshot.runner_up is None:
+        raise NoChange(f"{change.kind}: expected a change that leads to another choice")
+    kind = KINDS[change.kind]
+    winner = snapshot.facts(other.chosen).worker
+    amount = kind.amount(change.steps)
+    what = kind.text.format(
+        chosen=snapshot.facts(snapshot.chosen).worker,
+        runner_up=snapshot.facts(snapshot.runner_up).worker,
+        number=f"{amount:,.1f}" if kind.unit == "ms" else f"{amount:,.0f}",
+        unit=kind.unit_of_one if amount == 1 else kind.unit,
+    )
+    return Flip(
+        change=change,
+        amount=amount,
+        unit=kind.unit,
+        relative=amount / kind.share_of(snapshot, total_ms),
+        worker=winner,
+        text=f"{what}, {winner} would have been chosen.",
+    )
