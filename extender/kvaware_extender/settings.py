@@ -79,7 +79,8 @@ class GatewaySettings:
 
     token_file: str = ""
     """A file of tokens, one per line, one for each gateway: who sends one may say for which tenant it asks (header
-    ``x-kvaware-tenant``). It is read again when it changes. Empty: nobody may; requests are the default tenant's."""
+    ``x-kvaware-tenant``); a tenant's name after the token, and a blank, limits it to this one. It is read again when it
+    changes. Empty: nobody may; requests are the default tenant's."""
     default_tenant: Annotated[
         str, Field(min_length=1, max_length=63, pattern=r"^[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?$")
     ] = "default"
