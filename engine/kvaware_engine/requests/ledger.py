@@ -195,7 +195,7 @@ class RequestLedger:
     def move(
         self, reservation: Reservation, *, slot: int, worker: str, incarnation: str, prefill: Reservation | None = None
     ) -> None:
-        """A live one is on another worker, with another prefill part or none."""
+        """A live one is on another worker, with another prefill part or none; the fleet discharged it before."""
         self._leave(reservation.placement_id, reservation)
         reservation.slot, reservation.worker, reservation.incarnation = slot, worker, incarnation
         reservation.prefill = prefill
