@@ -114,6 +114,9 @@ class WorkerFleet:
         """By worker id. A worker that is not shown at present keeps its slot until it is forgotten."""
         self.figures: FloatArray = np.empty((FIGURES, 0))
         """Shape (FIGURES, slots), see ``Figure``. Another array once there are more workers than slots."""
+        self.smallest_pool_tokens = inf
+        """Of the workers that tell the size of their KV pool; infinity: nobody does."""
+        self._reserved: set[int] = set()
         self._settings = settings
         self._book = profiles
         self._standing = Standing(reports or WorkerSettings())
@@ -177,6 +180,11 @@ class WorkerFleet:
     def reuse_ratio(self) -> float | None:
         """Chance that what is cached is asked for again, 0..1: the mean of all workers; None: there is none."""
         return self._reuse_total / len(self.slot_of) if self.slot_of else None
+
+    @property
+    def reserves(self) -> bool:
+        """Whether some workers are for some tenants alone."""
+        return bool(self._reserved)
 
     # -- who is there ------------------------------------------------------------------------------------------------
 
@@ -286,6 +294,8 @@ class WorkerFleet:
         self.figures[list(_MAY_BE_UNKNOWN), slot] = nan
         self.figures[Figure.BARRED, slot] = inf
         self.figures[Figure.FREE_AT_S, slot] = -inf
+        self._reserved.discard(slot)
+        self._measure_pools()
         if not column.lost:
             self._vacate(slot)
         return FleetChange.FORGOTTEN
@@ -637,6 +647,14 @@ class WorkerFleet:
         ):
             figures[figure, slot] = nan if value is None else value
         self._write_batch(column, slot)
+        self._measure_pools()
+        if seen.reserved_for is None:
+            self._reserved.discard(slot)
+        else:
+            self._reserved.add(slot)
+
+    def _measure_pools(self) -> None:
+        self.smallest_pool_tokens = float(np.fmin.reduce(self.figures[Figure.KV_TOTAL_TOKENS], initial=inf))
 
     def _write_batch(self, column: WorkerColumn, slot: int) -> None:
         batch = column.batch
