@@ -1,7 +1,7 @@
 """Builders of what a policy sees. Every argument has a harmless default: a test names only what it is about."""
 
 from collections.abc import Mapping, Sequence
-from math import inf
+from math import inf, nan
 from typing import Any, Final
 
 import numpy as np
@@ -124,18 +124,29 @@ def candidates(
     settings: RequestSettings = NO_LATENCY,
     links: LinkSettings = ROUND_LINKS,
     indexed: bool = True,
+    empty_slots: int = 0,
     **others: Any,
 ) -> Candidates:
-    """Workers of 2,000 prompt tokens a second without a base, whose links have round figures."""
-    figures = np.zeros((FIGURES, len(seats)))
+    """Workers of 2,000 prompt tokens a second without a base, whose links have round figures.
+
+    Empty slots come last, with the figures that a fleet gives them.
+    """
+    slots = len(seats) + empty_slots
+    figures = np.zeros((FIGURES, slots))
+    figures[[Figure.KV_TOTAL_TOKENS, Figure.KV_FREE_TOKENS, Figure.GPU_UTILIZATION_RATIO, Figure.HBM_USED_BYTES]] = nan
+    figures[Figure.FREE_AT_S] = -inf
+    figures[Figure.BARRED, len(seats) :] = inf
     for slot, each in enumerate(seats):
         for name, value in each.figures.items():
             figures[Figure[name.upper()], slot] = value
-    facts = [each.facts or worker_facts(f"w{slot}") for slot, each in enumerate(seats)]
+    facts = [each.facts or worker_facts(f"w{slot}") for slot, each in enumerate(seats)] + [None] * empty_slots
     lower: Mapping[int, tuple[float, float]] = {
         slot: (each.cpu, each.ssd) for slot, each in enumerate(seats) if each.cpu or each.ssd
     }
-    matched = np.array([each.matched for each in seats])
+    matched = np.zeros(slots)
+    matched[: len(seats)] = [each.matched for each in seats]
+    barred = figures[Figure.BARRED].copy()
+    barred[[slot for slot, each in enumerate(seats) if each.barred]] = inf
     return Candidates(
         demand=demand or request(),
         expected_output_tokens=output,
@@ -143,13 +154,13 @@ def candidates(
         figures=figures,
         facts=facts,
         classes=list(classes or [hardware()]),
-        barred=np.array([inf if each.barred else 0.0 for each in seats]) + figures[Figure.BARRED],
+        barred=barred,
         matched_tokens=matched,
         lower_tokens=lower,
         deepest_tokens=float(matched.max(initial=0.0)),
         bytes_per_token=bytes_per_token,
         congestion=congestion,
-        waits_ahead_ms=None if waits_ahead_ms is None else np.array(waits_ahead_ms, dtype=np.float64),
+        waits_ahead_ms=None if waits_ahead_ms is None else np.array([*waits_ahead_ms, *[0.0] * empty_slots]),
         reach=Reach(facts) if indexed else None,
         settings=RequestSettings(links=links, tiers=settings.tiers, costs=settings.costs),
         **others,

@@ -19,7 +19,7 @@ from kvaware_engine.requests.reach import Reach, hop_bytes_per_s
 from kvaware_engine.requests.transfers import can_transfer, sources_of
 from kvaware_engine.requests.words import FloatArray, IntArray
 
-__all__ = ["costs_ms", "waits_ms"]
+__all__ = ["begin_ms", "costs_ms", "held_tokens", "waits_ms"]
 
 _FREE_AT: Final = int(Figure.FREE_AT_S)
 _REQUESTS: Final = int(Figure.REQUESTS)
@@ -54,9 +54,7 @@ def costs_ms(candidates: Candidates) -> FloatArray:
     total += queue
     held: FloatArray | None = None
     if candidates.deepest_tokens > 0:
-        held = candidates.matched_tokens * figures[_CONFIDENCE]
-        if candidates.lower_tokens and candidates.bytes_per_token is None:
-            _without_lower(candidates, held)
+        held = held_tokens(candidates)
     rates = whole, linear, squared = _rates(candidates, need)
     total += whole - need.gain_ms
     if held is not None:
@@ -66,16 +64,15 @@ def costs_ms(candidates: Candidates) -> FloatArray:
         saved *= held
         total -= saved
     wait: FloatArray | None = None
-    free = figures[_KV_FREE]
-    # argmin, as min takes ten times as long; of numbers with a NaN it finds that, and what is unknown is not short.
-    if not free.item(free.argmin()) >= need.room_tokens:
+    tight = (figures[_KV_FREE] < need.room_tokens).nonzero()[0]  # not where it is unknown: that is no shortage
+    if len(tight):
         wait = queue + figures[_HALF_STEP]
-        _wait_for_room(candidates, need, held=held, total=total, wait=wait)
+        _wait_for_room(candidates, need, tight, held=held, total=total, wait=wait)
     best = total
     if held is not None:
         if candidates.lower_tokens and candidates.bytes_per_token is not None:
             best = _with_lower_tiers(candidates, need, total=total, queue=queue, whole=whole)
-        if can_transfer(candidates):
+        if need.prefills and can_transfer(candidates):
             if wait is None:
                 wait = queue + figures[_HALF_STEP]
             best = _with_transfers(candidates, need, total=total, best=best, held=held, wait=wait, rates=rates)
@@ -83,6 +80,27 @@ def costs_ms(candidates: Candidates) -> FloatArray:
         best = _with_waiting(candidates, best)
     best += candidates.barred
     return best
+
+
+def begin_ms(candidates: Candidates) -> FloatArray:
+    """Until the demand begins there: queue, half a step, room in the pool. Shape (slots,), 0 or more; a new array."""
+    need, figures = need_of(candidates), candidates.figures
+    wait = waits_ms(candidates)
+    wait += figures[_HALF_STEP]
+    tight = (figures[_KV_FREE] < need.room_tokens).nonzero()[0]
+    if len(tight):
+        held = held_tokens(candidates).take(tight)
+        room, _ = _short(candidates, need, tight, need.room_tokens - held)
+        wait[tight] += room
+    return wait
+
+
+def held_tokens(candidates: Candidates) -> FloatArray:
+    """Of the prompt, what is expected to be there. Shape (slots,); a new array."""
+    held: FloatArray = candidates.matched_tokens * candidates.figures[_CONFIDENCE]
+    if candidates.lower_tokens and candidates.bytes_per_token is None:
+        _without_lower(candidates, held)
+    return held
 
 
 def waits_ms(candidates: Candidates) -> FloatArray:
@@ -161,11 +179,9 @@ def _short(candidates: Candidates, need: Need, at: IntArray, fresh: FloatArray) 
 
 
 def _wait_for_room(
-    candidates: Candidates, need: Need, *, held: FloatArray | None, total: FloatArray, wait: FloatArray
+    candidates: Candidates, need: Need, at: IntArray, *, held: FloatArray | None, total: FloatArray, wait: FloatArray
 ) -> None:
-    at = (candidates.figures[_KV_FREE] < need.room_tokens).nonzero()[0]
-    if not len(at):
-        return
+    """Where the pool is short of room, charge the wait for it instead of the displacement; in place."""
     fresh = np.full(len(at), need.room_tokens) if held is None else need.room_tokens - held.take(at)
     room, uncharged = _short(candidates, need, at, fresh)
     total[at] += room - uncharged
@@ -177,7 +193,7 @@ def _with_lower_tiers(
 ) -> FloatArray:
     """Charge loads from own tiers to ``total``, in place.
 
-    Returns: The least of that and computing all of the prompt; a new array.
+    Returns: The least of that and computing all of the prompt.
     """
     lower, figures, links = candidates.lower_tokens, candidates.figures, candidates.settings.links
     at = np.fromiter(lower, dtype=np.int64, count=len(lower))
@@ -186,6 +202,8 @@ def _with_lower_tiers(
     load = tokens[:, 0] * (per_token / links.host_bytes_per_s) + tokens[:, 1] * (per_token / links.disk_bytes_per_s)
     load *= figures[_CONFIDENCE].take(at)
     total[at] += load
+    if not need.prefills:
+        return total
     best = total.copy()
     # All computed: as if nothing were held there.
     alone = np.array((1.0, need.output_tokens, need.room_tokens, 1.0)) @ figures[_HALF_STEP : _RISK + 1].take(

@@ -2,7 +2,8 @@
 
 Built only for who is chosen, runner-up or explained.
 
-- ``local``: what the worker holds, in any tier. ``recompute``: all of the prompt, whatever is held.
+- ``local``: what the worker holds, in any tier. ``recompute``: all of the prompt, whatever is held. Where the prompt is
+  computed elsewhere (phase ``decode``) there is ``local`` alone: what is missing comes with the hand-over.
 - ``remote_read``, ``migrate``: what another holds further (``transfers.py``), within the tenant's limits. A read and a
   copy cost the same time; a copy is the way where nothing can be read.
 - ``warm_up``: where another holds more and nothing can bring it: a prefill of that prefix at the worker, so that a copy
@@ -167,8 +168,8 @@ class _Place:
     def plain(self) -> Option:
         """What the worker does by itself, where nothing lies in lower tiers."""
         held = self.held_tokens()
-        action, tier = (Action.LOCAL, Tier.HBM) if held > 0 else (Action.RECOMPUTE, None)
-        return self.option(action, Mode.EXPECTED, cached=held, held=held, tier=tier)
+        action = Action.LOCAL if held > 0 or not self.need.prefills else Action.RECOMPUTE
+        return self.option(action, Mode.EXPECTED, cached=held, held=held, tier=Tier.HBM if held > 0 else None)
 
     def options(self, lower: tuple[float, float] | None) -> Iterator[Option]:
         """All of them; ``lower``: tokens that lie only in the worker's CPU memory, and only on its SSD."""
@@ -194,8 +195,10 @@ class _Place:
             yield self.option(
                 Action.WAIT, Mode.EXPECTED, cached=held, held=held, load_ms=load_ms, tier=here, queued_ms=own_ms
             )
-        if held > 0:
+        if held > 0 or not self.need.prefills:
             yield self.option(Action.LOCAL, Mode.EXPECTED, cached=held, held=held, load_ms=load_ms, tier=here)
+        if not self.need.prefills:
+            return
         further: Source | None = None
         brought = False
         if can_transfer(candidates):
@@ -209,7 +212,7 @@ class _Place:
                     if option is not None:
                         yield option
         yield self.option(Action.RECOMPUTE, Mode.EXPECTED, cached=0.0, held=0.0)
-        if further is not None and not brought and self.need.prefills:
+        if further is not None and not brought:
             yield self.warmed_up(further.tokens)
 
     def prefill_ms(self, cached: float) -> float:

@@ -101,16 +101,20 @@ class ReachRow:
 class Reach:
     """Places and capabilities of one model's workers. Nothing in it changes."""
 
-    __slots__ = ("_able", "_codes", "_rows", "moves", "slots")
+    __slots__ = ("_able", "_codes", "_rows", "moves", "places", "slots")
 
     def __init__(self, facts: Sequence[WorkerFacts | None]) -> None:
         self.moves = can_move(facts)
         """Whether anything can be read or copied at all."""
         self.slots = {each.worker: slot for slot, each in enumerate(facts) if each is not None}
-        self._codes = {
-            name: _codes([None if each is None else getattr(each, name) for each in facts])
+        names = {
+            name: [None if each is None else getattr(each, name) for each in facts]
             for name in ("clique", "node", "rack", "zone", "transfer_domain")
         }
+        self._codes = {name: _codes(column) for name, column in names.items()}
+        places: dict[tuple[str | None, ...], int] = {}
+        self.places = [places.setdefault(each, len(places)) for each in zip(*names.values(), strict=True)]
+        """By slot; equal for workers at one place and in one transfer domain: all others see them alike."""
         self._able = {
             name: np.array([each is not None and name in each.capabilities for each in facts], dtype=np.bool_)
             for name in _MOVING
