@@ -2,8 +2,8 @@
 
     figure = as reported at its observation + what was reserved after that and has not ended
 
-What was reserved before the observation is taken to be in the report; when it ends, it is subtracted until the next
-report. A report never erases what was reserved after it, and a reservation never overwrites a report
+What was reserved before the observation is taken to be in the report; when it has ended since, it is subtracted until
+the next report. A report never erases what was reserved after it, and a reservation never overwrites a report
 (ai-dynamo/dynamo#7753). Each figure has the time of its own observation.
 
 The queue is known better than that. Servers count a prompt that is being computed as running, so a report without
@@ -11,14 +11,19 @@ waiting requests may hide seconds of prefill. Of our own requests it is known wh
 number of waiting ones tells which of them, the latest, have not begun.
 """
 
+from collections import deque
 from dataclasses import dataclass
 from math import inf, nan
-from typing import Protocol
+from typing import Final, Protocol
 
 from kvaware_engine.reports import ReportTimes, WorkerView
 from kvaware_engine.requests.hardware_classes import HardwareClass
 
 __all__ = ["Charged", "MeanPrompt", "WorkerColumn"]
+
+
+_ENDED_MAX: Final = 1024
+"""Requests that ended since a worker's last report and are remembered; of more the first count until the next one."""
 
 
 class Charged(Protocol):
@@ -68,6 +73,7 @@ class WorkerColumn:
         "base_end_s",
         "batch",
         "charged_at_s",
+        "ended",
         "free_at_s",
         "hardware",
         "incarnation",
@@ -101,6 +107,8 @@ class WorkerColumn:
         """Those whose prefill is not over → when it is expected to be."""
         self.left_tokens: dict[Charged, float] = {}
         """Output still expected of those that told of progress."""
+        self.ended: deque[tuple[float, float, bool, float]] = deque(maxlen=_ENDED_MAX)
+        """When it was charged, when it ended, whether it decoded, its KV tokens; since the last report."""
         self.start_over()
 
     def start_over(self) -> None:
@@ -109,6 +117,7 @@ class WorkerColumn:
         self.charged_at_s.clear()
         self.prefill_ends_s.clear()
         self.left_tokens.clear()
+        self.ended.clear()
         self._queue_at_s = -inf
         """When the reported queue was observed."""
         self.requests = 0
@@ -148,21 +157,35 @@ class WorkerColumn:
         if view.running is None and view.batch_size is not None:
             self.requests = self.batch = (view.waiting or 0) + view.batch_size
         self._count_queue(view, times, mean)
-        in_report = 0
+        others = reported
         remaining = 0.0
         for reservation, at_s in self.charged_at_s.items():
             if at_s > times.load_at_s:
                 self.requests += 1
                 self.batch += reservation.expected_output_tokens > 0
             else:
-                in_report += 1
+                others -= 1
             if at_s > times.kv_at_s:
                 self.kv_free_tokens -= reservation.kv_tokens
             remaining += self.left_tokens.get(reservation, reservation.expected_output_tokens)
-        self.remaining_tokens = remaining + max(0, reported - in_report) * mean_output_tokens / 2
+        needed_s = min(times.load_at_s, times.kv_at_s)
+        while self.ended and self.ended[0][1] <= needed_s:
+            self.ended.popleft()
+        for at_s, ended_at_s, decoded, kv_tokens in self.ended:
+            if at_s <= times.load_at_s < ended_at_s:
+                self.requests -= 1
+                self.batch -= decoded
+                others -= 1
+            if at_s <= times.kv_at_s < ended_at_s:
+                self.kv_free_tokens += kv_tokens
+        self.requests, self.batch = max(0, self.requests), max(0, self.batch)
+        self.kv_free_tokens = min(self.kv_free_tokens, self.kv_total_tokens)
+        self.remaining_tokens = remaining + max(0, others) * mean_output_tokens / 2
 
     def _count_queue(self, view: WorkerView, times: ReportTimes, mean: MeanPrompt) -> None:
         """``free_at_s``: what was reported to wait, then what was reserved after that."""
+        if max(times.waiting_at_s, times.queued_tokens_at_s) == self._queue_at_s:
+            return  # the same report, from which what was done since is taken already
         by_tokens = view.queued_tokens is not None and times.queued_tokens_at_s >= times.waiting_at_s
         queued_tokens = view.queued_tokens if by_tokens else None
         at_s = self._queue_at_s = max(times.waiting_at_s, times.queued_tokens_at_s)

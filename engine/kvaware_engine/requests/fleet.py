@@ -27,6 +27,7 @@ from kvaware_engine.requests.hardware_classes import HardwareClass
 from kvaware_engine.requests.links import NodeLinks
 from kvaware_engine.requests.priority_queues import PriorityQueues
 from kvaware_engine.requests.reach import Reach
+from kvaware_engine.requests.roles import Roles
 from kvaware_engine.requests.settings import RequestSettings
 from kvaware_engine.requests.standing import Standing
 from kvaware_engine.requests.trust import Trust
@@ -126,6 +127,9 @@ class WorkerFleet:
         self._block_tokens = 16
         self._capabilities: frozenset[str] = frozenset()
         self._reach: Reach | None = None
+        self._roles: Roles | None = None
+        self._block_sizes: Counter[int] = Counter()
+        """As workers tell them."""
         self._reuse_total = 0.0
         """Sum of REUSE_RATIO."""
         self._columns: list[WorkerColumn | None] = []
@@ -175,6 +179,18 @@ class WorkerFleet:
         if self._reach is None:
             self._reach = Reach(self.facts)
         return self._reach
+
+    @property
+    def roles(self) -> Roles:
+        """What the workers do; made again when facts have changed."""
+        if self._roles is None:
+            self._roles = Roles(self.facts)
+        return self._roles
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens per KV block: as most of the workers tell, else as the spec says."""
+        return self._block_sizes.most_common(1)[0][0] if self._block_sizes else self._block_tokens
 
     @property
     def reuse_ratio(self) -> float | None:
@@ -288,7 +304,7 @@ class WorkerFleet:
         self._leave_node(slot, column.node)
         del self._seen[slot]
         self.facts[slot] = None
-        self._reach = None
+        self._reach = self._roles = None
         self._reuse_total -= self.figures.item(Figure.REUSE_RATIO, slot)
         self.figures[:, slot] = 0.0
         self.figures[list(_MAY_BE_UNKNOWN), slot] = nan
@@ -390,18 +406,20 @@ class WorkerFleet:
             return
         if self._transfers:
             self._stop_transfer(reservation)
+        reserved_at_s = column.charged_at_s[reservation]
         if reservation in column.prefill_ends_s:
             undone_ms = column.withdrawn(reservation, now_s)
             self._free_at_s[slot] = column.free_at_s
             self._queues.take(slot, reservation.priority, reservation.prefill_ms)
             if undone_ms:
-                self._congestion.returned(undone_ms, column.charged_at_s[reservation], now_s)
+                self._congestion.returned(undone_ms, reserved_at_s, now_s)
         del column.charged_at_s[reservation]
         # It may have been in a report that came after its end: then it is not there a second time.
         if column.requests > 0:
             column.requests -= 1
             self._requests[slot] = column.requests
         output_tokens = reservation.expected_output_tokens
+        column.ended.append((reserved_at_s, now_s, output_tokens > 0, reservation.kv_tokens))
         if output_tokens > 0:
             if column.batch > 0:
                 column.batch = batch = column.batch - 1
@@ -525,7 +543,7 @@ class WorkerFleet:
         self.figures = figures
         self._standing.grow(slots)
         self.facts.extend([None] * (slots - before))
-        self._reach = None
+        self._reach = self._roles = None
         self._columns.extend([None] * (slots - before))
         for slot in range(before, slots):
             heappush(self._free_slots, slot)
@@ -623,7 +641,7 @@ class WorkerFleet:
         )
         if facts != self.facts[slot]:
             self.facts[slot] = facts
-            self._reach = None
+            self._reach = self._roles = None
         reuse = view.prefix_hit_ratio
         if reuse is None:
             reuse = self._settings.costs.unknown_reuse_ratio

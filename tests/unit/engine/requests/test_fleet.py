@@ -281,3 +281,16 @@ def test_a_worker_that_serves_another_model_now_leaves():
     assert (fleet.changes[-1], fleet.fleet.slot_of) == (FleetChange.FORGOTTEN, {})
     assert fleet.fleet.follow(fleet.workers, WORKER, None, 1) is FleetChange.UNKNOWN
     assert fleet.fleet.absent(WORKER) is FleetChange.UNKNOWN
+
+
+def test_what_ended_since_a_report_stays_out_when_other_figures_are_told():
+    """A heartbeat with the pool alone counts everything up anew; so does a report that was observed before the end."""
+    fleet = FleetAtWork(WORKER)
+    one, two = fleet.reserve(at_s=1), fleet.reserve(at_s=1)
+    fleet.takes(scrape(at_s=2, waiting=0, running=2, kv_usage_ratio=0.5), now_s=2)
+    fleet.fleet.discharge(one, 3)
+    fleet.hears(at_s=4, kv_blocks_total=1000, kv_blocks_free=500)
+    assert loads(fleet) == (1, 1, 8000)
+    fleet.fleet.discharge(two, 5)
+    fleet.takes(scrape(at_s=4.5, waiting=0, running=1, kv_usage_ratio=0.5), now_s=5.5)
+    assert loads(fleet) == (0, 0, 8000 + 1100)
