@@ -13,15 +13,14 @@ from kvaware_engine.observations import Tier
 __all__ = ["DENSE_KINDS", "BlockEvent", "BlocksCleared", "BlocksRemoved", "BlocksStored", "engine_hash"]
 
 DENSE_KINDS: Final = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
-"""Kinds of cache groups whose blocks stand for a prompt from its beginning. Groups of a sliding window leave blocks out:
-read as a prefix they are false hits (llm-d/llm-d-router#2362)."""
+"""Kinds of cache groups whose blocks stand for a prompt from its beginning. Groups of a sliding window leave blocks
+out: read as a prefix they are false hits (llm-d/llm-d-router#2362)."""
 
 ENGINE_HASH_MASK: Final = 2**64 - 1
 
 
 def engine_hash(value: int | bytes) -> int:
-    """
-    Give an engine hash as it came the one form that is compared: its low 64 bits, unsigned.
+    """Give an engine hash as it came the one form that is compared: its low 64 bits, unsigned.
 
     Servers send integers, signed or not, or the whole hash as bytes, big-endian (32 of them by vLLM 0.32).
     """

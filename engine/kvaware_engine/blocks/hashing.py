@@ -42,10 +42,11 @@ LENGTH: Final = Struct("<Q")
 
 
 def root_hash(*, model: ObjectKey, revision: str, adapter: str | None, salt: str | None) -> int:
-    """
-    Give the parent of every prompt's first block.
+    """Give the parent of every prompt's first block.
 
     Args:
+        model: Its InferenceModel.
+        revision: Of its weights.
         adapter: LoRA adapter's name; None: none. An empty name is a name.
         salt: The ``cache_salt`` that the model server is given; None: none.
     """
@@ -60,12 +61,12 @@ def opaque_root(model: ObjectKey) -> int:
 def chain(
     parent: int, token_ids: Sequence[int], *, block_tokens: int, extra_keys: Sequence[Sequence[Any] | None] = ()
 ) -> list[int]:
-    """
-    Hash a prompt's whole blocks; what is left over at the end is no block.
+    """Hash a prompt's whole blocks; what is left over at the end is no block.
 
     Args:
         parent: Hash of the block before, or the root.
         token_ids: Each 0..2^32 - 1.
+        block_tokens: Tokens per block.
         extra_keys: Per block what else its KV depends on (hashes of images, say); blocks beyond its end have none.
     Returns: One hash per whole block, first block first.
     Raises: ValueError for a token id that is none, or an extra key of an unknown type.
@@ -96,8 +97,7 @@ def chain_bytes(
 
 
 def text_hashes(root: int, text: str, *, chunk_characters: int) -> list[int]:
-    """
-    Hash text where there are no token ids: its whole chunks, chained like blocks.
+    """Hash text where there are no token ids: its whole chunks, chained like blocks.
 
     Two prompts that share their first characters share their first hashes, whatever a tokenizer makes of them.
     Returns: One hash per whole chunk of ``chunk_characters``, first chunk first.
@@ -114,8 +114,7 @@ def text_hashes(root: int, text: str, *, chunk_characters: int) -> list[int]:
 
 
 def opaque_hashes(root: int, hashes: Sequence[int]) -> list[int]:
-    """
-    Chain hashes of the caller's own, one per block: they may be of each block alone, and those of others may be equal.
+    """Chain hashes of the caller's own, one per block: they may be of each block alone, and equal to somebody else's.
 
     Args:
         root: As ``opaque_root`` gives it.
@@ -131,14 +130,13 @@ def opaque_hashes(root: int, hashes: Sequence[int]) -> list[int]:
 
 
 def packed(hashes: Sequence[int]) -> bytes:
-    """
-    Write hashes as they are kept: 8 bytes each, big-endian.
+    """Write hashes as they are kept: 8 bytes each, big-endian.
 
     Raises: ValueError for what is no 64-bit hash.
     """
     try:
         return pack(f">{len(hashes)}Q", *hashes)
-    except Exception as e:  # noqa: BLE001 - struct.error and what an odd type's __index__ raises: all mean the same
+    except Exception as e:
         raise ValueError("block hashes: expected integers from 0 to 2^64 - 1") from e
 
 

@@ -1,0 +1,185 @@
+"""What was sent where: all that is known of the caches of workers without KV events, or of prompts without token ids.
+
+What a worker was sent is assumed to be in its cache until as many blocks as its pool has were sent after it. Only ends
+of prompts are put in order of use: what comes before an end was used no less lately. So blocks go tail first, as model
+servers evict.
+"""
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import Final
+
+from kvaware_engine.blocks.index import BlockIndex, Match
+from kvaware_engine.observations import Tier
+from kvaware_engine.requests.settings import IndexSettings
+
+__all__ = ["History", "Sent"]
+
+ENTRY_BYTES: Final = 250
+"""Of one group at one worker: an entry of a dictionary and one of an ordered one, their keys and values."""
+
+
+class Sent:
+    """What was sent to one worker by one request. Opaque to others."""
+
+    __slots__ = ("covered", "slot")
+
+    def __init__(self, slot: int, covered: list[tuple[int, int, int]]) -> None:
+        self.slot = slot
+        self.covered = covered
+        """Handles of the groups that it added blocks to: how many were kept of each before, and how many since."""
+
+
+class WorkerHistory:
+    """What one worker was sent, as far as it is remembered."""
+
+    __slots__ = ("blocks", "kept", "order")
+
+    def __init__(self) -> None:
+        self.blocks = 0
+        self.kept: dict[int, int] = {}
+        """Handle of a group → how many of its blocks are remembered, from its start."""
+        self.order: OrderedDict[int, None] = OrderedDict()
+        """Groups that prompts ended in, the one used longest ago first."""
+
+
+class History:
+    """Of one model's workers. It is in the budget of the index."""
+
+    __slots__ = ("_entries", "_index", "_settings", "_workers")
+
+    def __init__(self, index: BlockIndex, settings: IndexSettings) -> None:
+        self._index = index
+        self._settings = settings
+        self._workers: dict[int, WorkerHistory] = {}
+        self._entries = 0
+        """Groups in all of them."""
+        index.budget.join(self)
+        index.on_clear(self._cleared)
+
+    def sent(self, slot: int, hashes: Sequence[int], match: Match, *, pool_blocks: int | None = None) -> Sent:
+        """Remember that a worker was sent a prompt.
+
+        Args:
+            slot: The worker.
+            hashes: The prompt's.
+            match: As the index gave it for them.
+            pool_blocks: Size of the worker's KV pool; None: unknown, the setting ``history_pool_blocks`` holds.
+        Returns: What ``unsent`` takes back.
+        """
+        own = self._workers.get(slot)
+        if own is None:
+            own = self._workers[slot] = WorkerHistory()
+        index, kept = self._index, own.kept
+        added: list[tuple[int, int, int]] = []
+        handle = -1
+        for row, end in index.cover(slot, hashes, match):
+            handle = index.handle(row)
+            before = kept.get(handle, 0)
+            if index.count(slot, row) < end:
+                index.hold(slot, (row, 0, end), Tier.HBM)
+            if before < end:
+                self._entries += not before
+                kept[handle] = end
+                own.blocks += end - before
+                added.append((handle, before, end))
+        if handle >= 0:
+            own.order[handle] = None
+            own.order.move_to_end(handle)
+        pool = self._settings.history_pool_blocks if pool_blocks is None else pool_blocks
+        if own.blocks > pool:
+            self._shrink(slot, own, pool)
+        index.settle()
+        return Sent(slot, added)
+
+    def unsent(self, sent: Sent) -> None:
+        """Take back what a request added, where the worker refused it and nobody else was sent it since."""
+        own = self._workers.get(sent.slot)
+        if own is None:
+            return
+        for handle, before, end in reversed(sent.covered):
+            row = self._index.row_of(handle)
+            if row is None or own.kept.get(handle) != end:
+                continue
+            children, reach = self._index.held_children(sent.slot, row)
+            self._lower(sent.slot, own, handle, row, min(end, max(before, reach if children else 0)))
+
+    def forget(self, slot: int) -> None:
+        """Nothing that was sent to the worker counts any more; what it told itself stays."""
+        own = self._workers.get(slot)
+        self._cleared(slot)
+        if own is None:
+            return
+        for handle in reversed(own.kept):  # children came after their parents
+            row = self._index.row_of(handle)
+            if row is not None:
+                self._index.lower_to(slot, row, 0)
+
+    def blocks(self, slot: int) -> int:
+        """How many blocks are remembered of the worker."""
+        own = self._workers.get(slot)
+        return 0 if own is None else own.blocks
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of all of it."""
+        return self._entries * ENTRY_BYTES
+
+    def oldest_tick(self) -> int | None:
+        """Say that it has no groups of its own: those of the index are forgotten, and then these."""
+        return None
+
+    def forget_oldest(self) -> None:
+        """Do nothing: there is none."""
+
+    def tidy(self) -> None:
+        """Do nothing: what the index has forgotten is found when its turn comes."""
+
+    def _cleared(self, slot: int) -> None:
+        own = self._workers.pop(slot, None)
+        if own is not None:
+            self._entries -= len(own.kept)
+
+    def _shrink(self, slot: int, own: WorkerHistory, pool_blocks: int) -> None:
+        """Forget what was used longest ago until the rest fits."""
+        index, order = self._index, own.order
+        while own.blocks > pool_blocks and (order or self._put_all(slot, own)):
+            handle = next(iter(order))
+            row = index.row_of(handle)
+            if row is None:  # the index has forgotten it for want of memory
+                own.blocks -= own.kept.pop(handle)
+                del order[handle]
+                self._entries -= 1
+                continue
+            count = own.kept[handle]
+            children, reach = index.held_children(slot, row)
+            floor = min(count, reach) if children else 0
+            left = max(floor, count - (own.blocks - pool_blocks))
+            if left == floor:
+                del order[handle]
+            self._lower(slot, own, handle, row, left)
+
+    def _lower(self, slot: int, own: WorkerHistory, handle: int, row: int, left: int) -> None:
+        """Remember no more than the first ``left`` blocks of a group."""
+        index, parent = self._index, self._index.parent(row)
+        own.blocks -= own.kept[handle] - left
+        if left:
+            own.kept[handle] = left
+            index.lower_to(slot, row, left)
+            return
+        del own.kept[handle]
+        own.order.pop(handle, None)
+        self._entries -= 1
+        before = index.handle(parent) if parent >= 0 else None
+        index.lower_to(slot, row, 0)
+        if before in own.kept and before not in own.order:  # it is the end of a prompt now, unused for as long
+            own.order[before] = None
+            own.order.move_to_end(before, last=False)
+
+    def _put_all(self, slot: int, own: WorkerHistory) -> bool:
+        """Put in order again what was left out because somebody else's blocks went on from it. Returns: If there is any."""
+        for handle in own.kept:
+            row = self._index.row_of(handle)
+            if row is None or not self._index.held_children(slot, row)[0]:
+                own.order[handle] = None
+        return bool(own.order)

@@ -1,0 +1,536 @@
+"""Which worker holds how much of a prompt: the block-group index of one model.
+
+``match`` is one walk down the compressed prefix tree (groups.py): per group one comparison, and one write for all its
+holders at once (holdings.py). Workers are slots: small integers, columns of the model's fleet.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import numpy as np
+
+from kvaware_engine.blocks.budget import IndexBudget
+from kvaware_engine.blocks.groups import MAX_GROUP_BLOCKS, NO_GROUP, ROW_BITS, GroupTable
+from kvaware_engine.blocks.hashing import HASH_BYTES, hashes_of, packed
+from kvaware_engine.blocks.holdings import Holdings
+from kvaware_engine.observations import Tier
+from kvaware_engine.requests.words import FloatArray, IntArray
+
+__all__ = ["BlockIndex", "Expectation", "GroupView", "Match", "Run"]
+
+FEW_HOLDERS: Final = 5
+"""So many are written one by one, 60 ns each; for more, one assignment of a whole array takes 0.35 us."""
+SHAPES_SLOTS: Final = 2**20
+"""Slots in all arrays of holders that are kept ready: 24 MiB."""
+SHAPE_SLOT_BYTES: Final = 24
+SHAPE_BYTES: Final = 600
+GROUP_BYTES: Final = 600
+HOLDER_BYTES: Final = 100
+"""What a new group takes beside its hashes, and one more holder of it, roughly: the exact sizes are added up when the
+budget nears its end."""
+VICTIMS: Final = 1024
+"""Groups that are looked for at once when memory is short: looking takes 3 ms among 200,000."""
+
+Run = tuple[int, int, int]
+"""Blocks that stand side by side in one group: its row, the first's offset and the one after the last's."""
+Shape = tuple[IntArray | slice, FloatArray, FloatArray, int, int]
+"""A group's holders: their slots, up to which block each holds it, an array of the same shape to compute in, and the
+least and the most of the counts. Slots that are all of a range are a slice: at 7,000 workers 1 us instead of 10."""
+NOTHING_LOWER: Final[Mapping[int, tuple[int, int]]] = MappingProxyType({})
+
+
+class Match:
+    """How far a prompt is known. The holders' depths are in the column that was filled.
+
+    Plain: one is made per decision. Never changed once made; what it found is used until the tree changes.
+    """
+
+    __slots__ = ("deepest_blocks", "known_blocks", "lower", "path", "version")
+
+    def __init__(self) -> None:
+        self.deepest_blocks: int = 0
+        """The most that anybody holds."""
+        self.lower: Mapping[int, tuple[int, int]] = NOTHING_LOWER
+        """Slot → of its matched blocks, how many lie only in CPU memory and how many only on SSD."""
+        self.known_blocks: int = 0
+        """Blocks that are in the tree, whoever holds them: where an insert goes on."""
+        self.path: list[int] = []
+        """The groups that the prompt runs through."""
+        self.version: int = 0
+        """The tree's, when it was walked."""
+
+
+class Expectation:
+    """Blocks that are assumed to be with a worker until ``end`` is called. Opaque to others."""
+
+    __slots__ = ("covered", "ended", "slot")
+
+    def __init__(self, slot: int, covered: list[tuple[int, int]]) -> None:
+        self.slot = slot
+        self.covered = covered
+        """Handles of groups and up to which block."""
+        self.ended = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """One block group as people see it: a run of blocks that the same workers hold."""
+
+    first_hash: int
+    """Stands for the prompt up to and including the group's first block."""
+    last_hash: int
+    start_block: int
+    """Blocks of the prompt before it."""
+    blocks: int
+    holders: tuple[tuple[int, Tier], ...]
+    """Slots, each with the best tier in which it holds all of it; ascending."""
+    hits: int
+    """Prompts that ran through it."""
+
+
+class BlockIndex:
+    """Changed by its owner alone, between decisions."""
+
+    __slots__ = (
+        "_groups",
+        "_holdings",
+        "_limit",
+        "_offset",
+        "_on_clear",
+        "_shape_slots",
+        "_shapes",
+        "_victims",
+        "budget",
+    )
+
+    def __init__(self, budget: IndexBudget) -> None:
+        self.budget = budget
+        self._groups = GroupTable()
+        self._shapes: dict[int, Shape] = {}
+        """By row, made when needed."""
+        self._limit, self._offset = np.zeros(1), np.zeros(1)
+        """For one number each: as an array it costs a third of what it costs numpy as a Python number."""
+        self._shape_slots = 0
+        self._holdings = Holdings(self._groups, self._forget_shape)
+        self._on_clear: list[Callable[[int], None]] = []
+        self._victims: list[tuple[int, int]] = []
+        """(tick, row) of what is forgotten next, the last first."""
+        budget.join(self)
+
+    # ── asking ──
+
+    def match(self, hashes: Sequence[int], out: FloatArray) -> Match:
+        """Find how many blocks from the prompt's beginning each worker holds without a gap, in any tier.
+
+        Args:
+            hashes: The prompt's, chained, first block first.
+            out: Shape (slots,), one for each slot that was ever inserted or more. All of it is written.
+        """
+        out.fill(0.0)
+        match = Match()
+        groups, shapes, total = self._groups, self._shapes, len(hashes)
+        match.version = groups.version
+        if not total:
+            return match
+        find, path = groups.heads.get, match.path
+        budget = self.budget
+        budget.tick = tick = budget.tick + 1
+        start = deepest = 0
+        row = find(hashes[0])
+        while row is not None:
+            path.append(row)
+            end = start + groups.length[row]
+            if end > total or hashes[end - 1] != groups.last[row]:
+                end = start + groups.common(row, hashes, start)
+            groups.tick[row] = tick
+            groups.hits[row] += 1
+            holders = groups.holders[row]
+            if len(holders) <= FEW_HOLDERS:
+                whole = end - start
+                for slot, count in holders.items():
+                    depth = end if count >= whole else start + count
+                    out[slot] = depth
+                    deepest = max(deepest, depth)
+            else:
+                slots, counts, depths, least, most = shapes.get(row) or self._shape(row)
+                if least >= end - start:
+                    out[slots] = deepest = end
+                else:
+                    self._limit[0], self._offset[0] = end - start, start
+                    np.minimum(counts, self._limit, out=depths)
+                    np.add(depths, self._offset, out=depths)
+                    out[slots] = depths
+                    deepest = max(deepest, min(end, start + most))
+            start = end
+            if end == total:
+                break
+            row = find(hashes[end])
+        match.known_blocks = start
+        match.deepest_blocks = deepest
+        if self._holdings.loose:
+            self._correct(match, out)
+        if self._holdings.lower:
+            match.lower = self._lower(match, out)
+        return match
+
+    def held_blocks(self, slot: int, tier: Tier) -> int:
+        """Blocks that the slot holds in the tier; what is only expected does not count."""
+        held = self._holdings.held[tier]
+        return held[slot] if slot < len(held) else 0
+
+    def groups(self, *, most: int) -> list[GroupView]:
+        """Give the block groups that most prompts ran through, at most so many."""
+        views: list[GroupView] = []
+        for row in self._groups.most_hit(most):
+            views += self._views(row)
+        return views[:most]
+
+    @property
+    def blocks(self) -> int:
+        """Blocks that are known, each once, whoever holds it."""
+        return int(
+            np.frombuffer(self._groups.length, np.int32)[np.frombuffer(self._groups.parent, np.int32) >= NO_GROUP].sum()
+        )
+
+    @property
+    def group_count(self) -> int:
+        """Rows of the tree."""
+        return len(self._groups)
+
+    @property
+    def size_bytes(self) -> int:
+        """Memory of all of it."""
+        shapes = self._shape_slots * SHAPE_SLOT_BYTES + len(self._shapes) * SHAPE_BYTES
+        return self._groups.size_bytes + self._holdings.size_bytes + shapes
+
+    # ── what is resident ──
+
+    def insert(self, slot: int, hashes: Sequence[int], *, first: int = 0, tier: Tier = Tier.HBM) -> None:
+        """Say that a worker holds a prompt's blocks.
+
+        Args:
+            slot: The worker.
+            hashes: The prompt's from its beginning.
+            first: The first block that it holds, counted from 0.
+            tier: Where.
+        """
+        data = packed(hashes)
+        runs, at = self.lay(slot, NO_GROUP, 0, data), 0
+        for row, begin, end in runs:
+            begin_held = max(begin, begin + first - at)
+            if begin_held < end:
+                self._holdings.add(slot, row, begin_held, end, tier)
+            at += end - begin
+        for row, _, _ in reversed(runs):
+            self._holdings.drop_if_unused(row)
+        self.budget.settle()
+
+    def remove(self, slot: int, hashes: Sequence[int], *, first: int = 0, tier: Tier = Tier.HBM) -> int:
+        """Say that a worker holds blocks of a prompt no longer, each by itself.
+
+        Args:
+            slot: The worker.
+            hashes: The prompt's from its beginning.
+            first: The first block that it lost, counted from 0; and all after it.
+            tier: Where.
+        Returns: How many of them it was not known to hold there.
+        """
+        self._holdings.know(slot)
+        known = at = 0
+        for row, end in reversed(self._walk(hashes)):  # tail first, as servers do
+            at = self._groups.start[row]
+            if at + end > first:
+                known += self._holdings.remove(slot, row, max(0, first - at), end, tier)
+        return len(hashes) - first - known
+
+    def clear(self, slot: int) -> None:
+        """The worker holds nothing any more, nothing is expected of it, and who keeps places of it hears of it."""
+        self._holdings.clear(slot)
+        for told in self._on_clear:
+            told(slot)
+
+    def on_clear(self, told: Callable[[int], None]) -> None:
+        """Have it called with the slot of a worker that was cleared."""
+        self._on_clear.append(told)
+
+    # ── what is expected ──
+
+    def expect(self, slot: int, hashes: Sequence[int], match: Match) -> Expectation:
+        """Assume that a worker holds a prompt's blocks, from now until ``end``.
+
+        Args:
+            slot: The worker.
+            hashes: The prompt's.
+            match: As ``match`` gave it for them.
+        """
+        groups, holdings = self._groups, self._holdings
+        covered = [
+            (groups.generation[row] << ROW_BITS | row, end)
+            for row, end in self.cover(slot, hashes, match)
+            if holdings.expect(slot, row, end)
+        ]
+        self.budget.settle()
+        return Expectation(slot, covered)
+
+    def end(self, expectation: Expectation, *, keep: bool) -> None:
+        """End it, once: a second time changes nothing.
+
+        Args:
+            expectation: As ``expect`` gave it.
+            keep: Whether the blocks are held from now on; else those that no insert has confirmed are dropped.
+        """
+        if expectation.ended:
+            return
+        expectation.ended = True
+        slot, holdings = expectation.slot, self._holdings
+        for handle, end in reversed(expectation.covered):
+            row = self._groups.row_of(handle)
+            if row is None:
+                continue
+            if keep:
+                holdings.add(slot, row, 0, end, Tier.HBM)
+            holdings.end_expectation(slot, row, end)
+
+    # ── for those who keep places of their own: history and residency ──
+
+    def cover(self, slot: int, hashes: Sequence[int], match: Match) -> list[tuple[int, int]]:
+        """Give a prompt's groups and up to which block it runs through each; what is new of it is added to the tree."""
+        groups = self._groups
+        self._holdings.know(slot)
+        self.budget.spend(HOLDER_BYTES)
+        if match.version == groups.version:
+            start, path, known = groups.start, match.path, match.known_blocks
+            covered = []
+            for place, row in enumerate(path):
+                next_start = start[path[place + 1]] if place + 1 < len(path) else known
+                covered.append((row, next_start - start[row]))
+        else:
+            covered = self._walk(hashes)
+            known = groups.start[covered[-1][0]] + covered[-1][1] if covered else 0
+        if known < len(hashes):
+            row, offset = covered[-1] if covered else (NO_GROUP, 0)
+            for at in self._grow(slot, row, offset, packed(hashes[known:])):
+                if covered and covered[-1][0] == at[0]:
+                    covered.pop()
+                covered.append((at[0], at[2]))
+        return covered
+
+    def lay(self, slot: int, row: int, offset: int, data: bytes) -> list[Run]:
+        """Find the place of blocks in the tree; those that are new get one.
+
+        Args:
+            slot: Who is to hold them.
+            row: The group of the block before the first; NO_GROUP: the first begins a prompt.
+            offset: How many blocks of that group come before.
+            data: The blocks' hashes.
+        """
+        groups, at, blocks = self._groups, 0, len(data) // HASH_BYTES
+        self._holdings.know(slot)
+        self.budget.spend(HOLDER_BYTES)
+        tick = self.budget.tick
+        runs: list[Run] = []
+        while at < blocks:
+            if row >= 0 and offset < groups.length[row]:
+                common = groups.common_bytes(row, offset, data, at)
+                if common:
+                    groups.tick[row] = tick
+                    runs.append((row, offset, offset + common))
+                    at, offset = at + common, offset + common
+                    continue
+            place = at * HASH_BYTES
+            child = groups.heads.get(int.from_bytes(data[place : place + HASH_BYTES], "big"))
+            if child is None:
+                return runs + self._grow(slot, row, offset, data[place:])
+            row, offset = child, 0
+        return runs
+
+    def hold(self, slot: int, run: Run, tier: Tier) -> None:
+        """The worker holds these blocks."""
+        row, first, end = run
+        self._holdings.add(slot, row, first, end, tier)
+
+    def release(self, slot: int, row: int, offset: int, tier: Tier) -> bool:
+        """The worker holds this block no longer in the tier. Returns: Whether it was known to hold it there."""
+        return self._holdings.remove(slot, row, offset, offset + 1, tier) == 1
+
+    def lower_to(self, slot: int, row: int, count: int) -> None:
+        """The worker holds no more than the group's first ``count`` blocks, in HBM."""
+        self._holdings.remove(slot, row, count, max(count, self._groups.length[row]), Tier.HBM)
+
+    def resident(self, slot: int, row: int, offset: int) -> bool:
+        """Whether the worker holds this block in any tier."""
+        return self._holdings.resident(slot, row, offset)
+
+    def count(self, slot: int, row: int) -> int:
+        """Blocks of the group that the worker holds or is expected to hold, from its start."""
+        return self._holdings.count(slot, row)
+
+    def take_dropped(self) -> dict[int, int]:
+        """Give how many blocks of which worker were forgotten for want of memory since this was asked last."""
+        dropped, self._holdings.dropped = self._holdings.dropped, {}
+        return dropped
+
+    def handle(self, row: int) -> int:
+        """Give a name of the group that outlives it."""
+        return self._groups.handle(row)
+
+    def row_of(self, handle: int) -> int | None:
+        """Give the group of that name; None: it is gone."""
+        return self._groups.row_of(handle)
+
+    def hash_at(self, row: int, offset: int) -> int:
+        """Give the hash of one block."""
+        return int.from_bytes(self._groups.hashes[row][offset * HASH_BYTES : (offset + 1) * HASH_BYTES], "big")
+
+    def held_children(self, slot: int, row: int) -> tuple[int, int]:
+        """Give how many children of the group the worker holds, and at most how many blocks of it they need."""
+        return self._holdings.children(slot, row)
+
+    def parent(self, row: int) -> int:
+        """Give the group that it goes on from; NO_GROUP: it begins a prompt."""
+        return self._groups.parent[row]
+
+    def settle(self) -> None:
+        """Keep to the budget; called when nothing is half done: groups may be forgotten here."""
+        self.budget.settle()
+
+    # ── for the budget ──
+
+    def oldest_tick(self) -> int | None:
+        """When the group that goes first was matched or stored last."""
+        groups = self._groups
+        while True:
+            while self._victims:
+                tick, row = self._victims[-1]
+                if groups.tick[row] == tick and groups.hashes[row] is not None and not groups.children[row]:
+                    return tick
+                self._victims.pop()
+            if not len(groups):
+                return None
+            self._victims = groups.oldest_leaves(VICTIMS)[::-1]
+
+    def forget_oldest(self) -> None:
+        """Forget it."""
+        _, row = self._victims.pop()
+        self._holdings.drop(row)
+
+    def tidy(self) -> None:
+        """Do nothing: a forgotten group leaves nothing here."""
+
+    # ── inside ──
+
+    def _walk(self, hashes: Sequence[int]) -> list[tuple[int, int]]:
+        """Give the groups that a prompt runs through and up to which block, without counting it as a match."""
+        groups, start, total = self._groups, 0, len(hashes)
+        path: list[tuple[int, int]] = []
+        while start < total and (row := groups.heads.get(hashes[start])) is not None:
+            blocks = groups.common(row, hashes, start)
+            path.append((row, blocks))
+            start += blocks
+        return path
+
+    def _grow(self, slot: int, row: int, offset: int, data: bytes) -> list[Run]:
+        """Add new blocks after a group's first ``offset`` blocks."""
+        groups, runs = self._groups, []
+        tick = self.budget.tick
+        self.budget.spend(len(data) + GROUP_BYTES)
+        limit = MAX_GROUP_BLOCKS * HASH_BYTES
+        if row >= 0 and offset == groups.length[row] and self._goes_on(slot, row):
+            room = (MAX_GROUP_BLOCKS - offset) * HASH_BYTES
+            if room and data:
+                groups.extend(row, data[:room])
+                groups.tick[row] = tick
+                runs.append((row, offset, groups.length[row]))
+                offset, data = groups.length[row], data[room:]
+        while data:
+            start = groups.start[row] + offset if row >= 0 else 0
+            row = groups.create(row, start, data[:limit])
+            groups.tick[row] = tick
+            offset = groups.length[row]
+            runs.append((row, 0, offset))
+            data = data[limit:]
+        return runs
+
+    def _goes_on(self, slot: int, row: int) -> bool:
+        """Whether new blocks at a group's end belong to it: nobody else holds it, and nothing goes on from there."""
+        groups = self._groups
+        holders = groups.holders[row]
+        return groups.reach[row] < groups.length[row] and (not holders or (len(holders) == 1 and slot in holders))
+
+    def _shape(self, row: int) -> Shape:
+        """Give a group's holders as arrays, kept until they change."""
+        holders: dict[int, int] = self._groups.holders[row]
+        size = len(holders)
+        if self._shape_slots + size > SHAPES_SLOTS:
+            self._shapes.clear()
+            self._shape_slots = 0
+        slots = np.fromiter(holders, np.int64, size)
+        counts = np.fromiter(holders.values(), np.float64, size)
+        order = np.argsort(slots)
+        slots, counts = slots[order], counts[order]
+        first, last = int(slots[0]), int(slots[-1])
+        places: IntArray | slice = slice(first, last + 1) if last - first + 1 == size else slots
+        shape = self._shapes[row] = (places, counts, np.empty(size), int(counts.min()), int(counts.max()))
+        self._shape_slots += size
+        return shape
+
+    def _forget_shape(self, row: int) -> None:
+        shape = self._shapes.pop(row, None)
+        if shape is not None:
+            self._shape_slots -= len(shape[1])
+
+    def _correct(self, match: Match, out: FloatArray) -> None:
+        """Write the depths of workers that hold later groups without all before them."""
+        groups = self._groups
+        ends = [groups.start[row] for row in match.path[1:]] + [match.known_blocks]
+        for slot in self._holdings.loose:
+            depth = 0
+            for row, end in zip(match.path, ends, strict=True):
+                depth = min(end, depth + groups.holders[row].get(slot, 0))
+                if depth < end:
+                    break
+            out[slot] = depth
+        match.deepest_blocks = int(out.max())
+
+    def _lower(self, match: Match, out: FloatArray) -> Mapping[int, tuple[int, int]]:
+        """Count the matched blocks that lie only in lower tiers."""
+        found: dict[int, tuple[int, int]] = {}
+        starts = [self._groups.start[row] for row in match.path]
+        for row, start, end in zip(match.path, starts, [*starts[1:], match.known_blocks], strict=True):
+            for slot, (cpu, ssd) in self._holdings.lower.get(row, {}).items():
+                matched = min(int(out[slot]), end) - start
+                if matched <= 0:
+                    continue
+                within = (1 << matched) - 1
+                cpu_blocks, ssd_blocks = (cpu & within).bit_count(), (ssd & within).bit_count()
+                if cpu_blocks or ssd_blocks:
+                    before = found.get(slot, (0, 0))
+                    found[slot] = (before[0] + cpu_blocks, before[1] + ssd_blocks)
+        return found or NOTHING_LOWER
+
+    def _views(self, row: int) -> list[GroupView]:
+        """Cut a row where its holders change: that is what a block group is."""
+        groups, holdings = self._groups, self._holdings
+        holders = groups.holders[row]
+        cuts = sorted({count for count in holders.values() if count} | {groups.length[row]})
+        hashes, views, begin = hashes_of(groups.hashes[row]), [], 0
+        for end in cuts:
+            held = []
+            for slot in sorted(slot for slot, count in holders.items() if count >= end):
+                masks, bits = holdings.masks(slot, row), (1 << end) - (1 << begin)
+                tiers = ((Tier.HBM, masks.hbm), (Tier.CPU, masks.hbm | masks.cpu), (Tier.SSD, masks.any))
+                held.append((slot, next((tier for tier, mask in tiers if not bits & ~mask), Tier.SSD)))
+            views.append(
+                GroupView(
+                    first_hash=hashes[begin],
+                    last_hash=hashes[end - 1],
+                    start_block=groups.start[row] + begin,
+                    blocks=end - begin,
+                    holders=tuple(held),
+                    hits=groups.hits[row],
+                )
+            )
+            begin = end
+        return views
