@@ -20,7 +20,7 @@ class Figure(IntEnum):
     FREE_AT_S = 1
     """When the prompts waiting there are computed. Not later than now: it begins at once. Never NaN."""
     BATCH = 2
-    """Sequences that decode. Never NaN."""
+    """Sequences that decode, or will once their prompts are computed: they go before whoever comes now. Never NaN."""
     REQUESTS = 3
     """Requests that wait or run. Never NaN."""
     HALF_STEP_MS = 4

@@ -5,6 +5,7 @@ interval to the time-out; beyond it gets nothing new, and one report brings it b
 is a candidate for one time-out, with a low confidence: pods alone must neither shut it out nor vouch for it.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,9 +22,9 @@ from kvaware_engine.reports import ReportTimes, WorkerPlace, WorkerView
 from kvaware_engine.requests.candidates import WorkerFacts
 from kvaware_engine.requests.charges import Charged, MeanPrompt, WorkerColumn
 from kvaware_engine.requests.congestion import Congestion
-from kvaware_engine.requests.domains import transfer_domain
+from kvaware_engine.requests.facts import worker_facts
 from kvaware_engine.requests.figures import FIGURES, Figure
-from kvaware_engine.requests.hardware_classes import HardwareClass
+from kvaware_engine.requests.hardware_classes import HardwareClasses
 from kvaware_engine.requests.links import NodeLinks
 from kvaware_engine.requests.priority_queues import PriorityQueues
 from kvaware_engine.requests.reach import Reach
@@ -109,8 +110,6 @@ class WorkerFleet:
         self.model = model
         self.facts: list[WorkerFacts | None] = []
         """By slot."""
-        self.classes: list[HardwareProfile] = []
-        """Of HARDWARE_CLASS, as corrected by what was observed."""
         self.slot_of: dict[str, int] = {}
         """By worker id. A worker that is not shown at present keeps its slot until it is forgotten."""
         self.figures: FloatArray = np.empty((FIGURES, 0))
@@ -119,7 +118,6 @@ class WorkerFleet:
         """Of the workers that tell the size of their KV pool; infinity: nobody does."""
         self._reserved: set[int] = set()
         self._settings = settings
-        self._book = profiles
         self._standing = Standing(reports or WorkerSettings())
         self._links = links or NodeLinks()
         self._links.subscribe(self._link_changed)
@@ -128,6 +126,8 @@ class WorkerFleet:
         self._capabilities: frozenset[str] = frozenset()
         self._reach: Reach | None = None
         self._roles: Roles | None = None
+        self.block_tokens = 16
+        """Tokens per KV block: as most of the workers tell, else as the spec says."""
         self._block_sizes: Counter[int] = Counter()
         """As workers tell them."""
         self._reuse_total = 0.0
@@ -141,8 +141,7 @@ class WorkerFleet:
         """Node over whose link its blocks are on their way."""
         self._free_slots: list[int] = []
         self._on_node: dict[str, set[int]] = {}
-        self._hardware: list[HardwareClass] = []
-        self._class_of: dict[tuple[str | None, int, str], HardwareClass] = {}
+        self._hardware = HardwareClasses(profiles)
         self._trust: dict[int, Trust] = {}
         self._refused_at_s: dict[int, float] = {}
         self._awaited_since_s: dict[int, float] = {}
@@ -157,6 +156,11 @@ class WorkerFleet:
         for reservation in list(self._transfers):
             self._stop_transfer(reservation)
         self._links.unsubscribe(self._link_changed)
+
+    @property
+    def classes(self) -> list[HardwareProfile]:
+        """Of HARDWARE_CLASS, as corrected by what was observed."""
+        return self._hardware.profiles
 
     @property
     def slots(self) -> int:
@@ -188,11 +192,6 @@ class WorkerFleet:
         return self._roles
 
     @property
-    def block_tokens(self) -> int:
-        """Tokens per KV block: as most of the workers tell, else as the spec says."""
-        return self._block_sizes.most_common(1)[0][0] if self._block_sizes else self._block_tokens
-
-    @property
     def reuse_ratio(self) -> float | None:
         """Chance that what is cached is asked for again, 0..1: the mean of all workers; None: there is none."""
         return self._reuse_total / len(self.slot_of) if self.slot_of else None
@@ -210,6 +209,7 @@ class WorkerFleet:
         if said == (self._revision, self._block_tokens, self._capabilities):
             return
         self._revision, self._block_tokens, self._capabilities = said
+        self._count_block_sizes(None, None)
         for slot, seen in self._seen.items():
             self._take_over(cast("WorkerColumn", self._columns[slot]), seen)
 
@@ -253,7 +253,7 @@ class WorkerFleet:
     ) -> FleetChange:
         """Take over what is believed of a worker, and add what was reserved after it was observed."""
         slot = self.slot_of.get(view.worker)
-        hardware = self._class(place)
+        hardware = self._hardware.of(place)
         change = FleetChange.SAME
         if slot is None:
             change = FleetChange.CAME
@@ -273,6 +273,7 @@ class WorkerFleet:
             hardware.slots.add(slot)
             column.hardware = hardware
         before = self._seen.get(slot)
+        self._count_block_sizes(None if before is None else before.view, view)
         seen = self._seen[slot] = _Seen(
             view, times, place, node, reserved_for, before is not None and before.events_followed
         )
@@ -302,7 +303,7 @@ class WorkerFleet:
         column.present = False
         column.hardware.slots.discard(slot)
         self._leave_node(slot, column.node)
-        del self._seen[slot]
+        self._count_block_sizes(self._seen.pop(slot).view, None)
         self.facts[slot] = None
         self._reach = self._roles = None
         self._reuse_total -= self.figures.item(Figure.REUSE_RATIO, slot)
@@ -514,7 +515,7 @@ class WorkerFleet:
         if column.hardware.calibration.observe_prefill(
             ttft_ms - queue_wait_ms, uncached_tokens=uncached_tokens, cached_tokens=cached_tokens
         ):
-            self._corrected(column.hardware)
+            self._hardware.correct(column.hardware, self.figures)
 
     def learn_decode(self, worker: str, *, tpot_ms: float, batch: float | None = None) -> None:
         """A request was answered at so many milliseconds per token.
@@ -529,7 +530,7 @@ class WorkerFleet:
         if column is not None and column.hardware.calibration.observe_decode(
             tpot_ms, batch=max(1, column.batch) if batch is None else batch
         ):
-            self._corrected(column.hardware)
+            self._hardware.correct(column.hardware, self.figures)
 
     # -- slots -------------------------------------------------------------------------------------------------------
 
@@ -605,7 +606,7 @@ class WorkerFleet:
             self._standing.awaited(slot, self._awaited_since_s.setdefault(slot, now_s))
 
     def _take_over(self, column: WorkerColumn, seen: _Seen) -> None:
-        slot, view, place, node = column.slot, seen.view, seen.place, seen.node
+        slot, view, place = column.slot, seen.view, seen.place
         column.count(
             view,
             seen.times,
@@ -618,24 +619,13 @@ class WorkerFleet:
             column.node = place.node
             if place.node is not None:
                 self._on_node.setdefault(place.node, set()).add(slot)
-        capabilities = self._capabilities.union(view.capabilities)
-        facts = WorkerFacts(
-            worker=column.worker,
-            incarnation=column.incarnation,
-            role=place.role,
-            address=view.address,
-            node=place.node,
-            rack=node.rack if node else None,
-            zone=node.zone if node else None,
-            clique=node.clique if node else None,
-            capabilities=capabilities,
-            transfer_domain=transfer_domain(
-                revision=self._revision,
-                block_tokens=view.block_size_tokens or self._block_tokens,
-                gpus=place.gpus,
-                told=view.transfer_domain,
-            ),
-            adapters=None if view.adapters is None else frozenset(view.adapters),
+        facts = worker_facts(
+            view,
+            place,
+            seen.node,
+            revision=self._revision,
+            block_tokens=self._block_tokens,
+            capabilities=self._capabilities,
             reserved_for=seen.reserved_for,
             publishes_events=seen.events_followed,
         )
@@ -671,6 +661,16 @@ class WorkerFleet:
         else:
             self._reserved.add(slot)
 
+    def _count_block_sizes(self, before: WorkerView | None, after: WorkerView | None) -> None:
+        sizes = self._block_sizes
+        told = (None if view is None else view.block_size_tokens for view in (before, after))
+        for size, more in zip(told, (-1, 1), strict=True):
+            if size:
+                sizes[size] += more
+                if not sizes[size]:
+                    del sizes[size]
+        self.block_tokens = max(sizes, key=lambda size: (sizes[size], size), default=self._block_tokens)
+
     def _measure_pools(self) -> None:
         self.smallest_pool_tokens = float(np.fmin.reduce(self.figures[Figure.KV_TOTAL_TOKENS], initial=inf))
 
@@ -678,28 +678,6 @@ class WorkerFleet:
         batch = column.batch
         self._batch[slot] = batch
         self._half_step_ms[slot], self._decode_ms[slot] = column.hardware.decode_figures(batch)
-
-    def _class(self, place: WorkerPlace) -> HardwareClass:
-        key = (place.product, place.gpus, place.model_id)
-        hardware = self._class_of.get(key)
-        if hardware is None:
-            profile = self._book.find(place.product, place.model_id, place.gpus)
-            hardware = self._class_of[key] = HardwareClass(len(self.classes), profile)
-            self._hardware.append(hardware)
-            self.classes.append(profile)
-        return hardware
-
-    def _corrected(self, hardware: HardwareClass) -> None:
-        """Price the columns of its workers again."""
-        hardware.corrected()
-        self.classes[hardware.index] = hardware.profile
-        recompute_ms = hardware.recompute_ms_per_token
-        slots = np.fromiter(hardware.slots, np.int64)
-        figures = self.figures
-        figures[Figure.PRESSURE_MS_PER_TOKEN, slots] = figures[Figure.REUSE_RATIO, slots] * recompute_ms
-        batches, of_slot = np.unique(figures[Figure.BATCH, slots], return_inverse=True)
-        priced = np.array([hardware.decode_figures(int(batch)) for batch in batches]).reshape(-1, 2)
-        figures[Figure.HALF_STEP_MS, slots], figures[Figure.DECODE_MS_PER_TOKEN, slots] = priced[of_slot].T
 
     def _risk(self, slot: int, *, refused: bool) -> None:
         refused_ms = self._settings.costs.refused_ms

@@ -1,11 +1,17 @@
-"""One hardware class of a fleet: its profile as corrected by what was observed, and its decode steps by batch."""
+"""Hardware classes of a fleet: each one's profile as corrected by what was observed, and its decode steps by batch."""
 
 from typing import Final
 
-from kvaware_engine.profiles import HardwareProfile
-from kvaware_engine.requests.calibration import Calibration
+import numpy as np
 
-__all__ = ["HardwareClass", "decode_figures"]
+from kvaware_engine.profile_book import ProfileBook
+from kvaware_engine.profiles import HardwareProfile
+from kvaware_engine.reports import WorkerPlace
+from kvaware_engine.requests.calibration import Calibration
+from kvaware_engine.requests.figures import Figure
+from kvaware_engine.requests.words import FloatArray
+
+__all__ = ["HardwareClass", "HardwareClasses", "decode_figures"]
 
 _BATCHES_KEPT: Final = 4096
 """Largest batch whose step is remembered: beyond what servers run; a report may claim more."""
@@ -63,3 +69,35 @@ class HardwareClass:
     def recompute_ms_per_token(self) -> float:
         """Prefill of a token that was displaced."""
         return self.profile.prefill_ms(_PROMPT_TOKENS) / _PROMPT_TOKENS
+
+
+class HardwareClasses:
+    """All of one fleet: as many as there is different hardware, whatever the number of workers."""
+
+    def __init__(self, book: ProfileBook) -> None:
+        self.profiles: list[HardwareProfile] = []
+        """By index, as corrected by what was observed."""
+        self._book = book
+        self._of: dict[tuple[str | None, int, str], HardwareClass] = {}
+
+    def of(self, place: WorkerPlace) -> HardwareClass:
+        """The class of a worker there."""
+        key = (place.product, place.gpus, place.model_id)
+        hardware = self._of.get(key)
+        if hardware is None:
+            profile = self._book.find(place.product, place.model_id, place.gpus)
+            hardware = self._of[key] = HardwareClass(len(self.profiles), profile)
+            self.profiles.append(profile)
+        return hardware
+
+    def correct(self, hardware: HardwareClass, figures: FloatArray) -> None:
+        """Take over a corrected profile and price the columns of its workers again: 0.5 ms for 7,000 of them."""
+        hardware.corrected()
+        self.profiles[hardware.index] = hardware.profile
+        slots = np.fromiter(hardware.slots, np.int64)
+        figures[Figure.PRESSURE_MS_PER_TOKEN, slots] = (
+            figures[Figure.REUSE_RATIO, slots] * hardware.recompute_ms_per_token
+        )
+        batches, of_slot = np.unique(figures[Figure.BATCH, slots], return_inverse=True)
+        priced = np.array([hardware.decode_figures(int(batch)) for batch in batches]).reshape(-1, 2)
+        figures[Figure.HALF_STEP_MS, slots], figures[Figure.DECODE_MS_PER_TOKEN, slots] = priced[of_slot].T
