@@ -118,7 +118,7 @@ def _where(case: Case) -> Answer:
 def _why_not_emptiest(case: Case) -> Answer:
     empty, chosen = case.emptiest, case.chosen
     best, taken = empty.best, chosen.best
-    surplus = None if best is None or taken is None else best.terms.total - taken.terms.total
+    surplus = _surplus(case)
     if empty.worker == chosen.worker:
         text = f"It goes to the emptiest: {empty.worker} has {_requests(empty)}, and nobody has fewer."
     elif empty.requests == chosen.requests:
@@ -131,7 +131,8 @@ def _why_not_emptiest(case: Case) -> Answer:
         if surplus is not None and surplus >= 0:
             text += f" There it would cost {_ms(surplus)} ms more{_difference(empty, chosen)}."
         elif surplus is not None:
-            text += f" There it would cost {_ms(-surplus)} ms less{_difference(empty, chosen)}: {_not_by_cost(case)}."
+            text += f" There it would cost {_ms(-surplus)} ms less{_difference(empty, chosen)}: "
+            text += f"the policy {case.placement.policy} does not compare that."
     return Answer(
         question="Why not the emptiest GPU?",
         answer=text,
@@ -146,11 +147,14 @@ def _why_not_emptiest(case: Case) -> Answer:
     )
 
 
-def _not_by_cost(case: Case) -> str:
-    """Why what is cheaper was not chosen."""
-    if case.prefill is not None:
-        return "with split roles the pair is compared, not one worker"
-    return f"the policy {case.placement.policy} does not compare that"
+def _surplus(case: Case) -> float | None:
+    """By how many milliseconds the emptiest would have been dearer; None: that cannot be told."""
+    empty, chosen = case.emptiest, case.chosen
+    if case.in_ms and empty.policy_cost is not None and chosen.policy_cost is not None:
+        return empty.policy_cost - chosen.policy_cost  # with split roles of pairs
+    if empty.best is None or chosen.best is None or empty.best.phase != chosen.best.phase:
+        return None
+    return empty.best.terms.total - chosen.best.terms.total
 
 
 def _cache(case: Case) -> Answer:
@@ -168,6 +172,12 @@ def _cache(case: Case) -> Answer:
         text = (
             f"{deepest.worker} holds {deepest.matched_tokens:,} of the prompt's {tokens:,} tokens, {worker.worker} "
             f"{worker.matched_tokens:,}. {_taken(option)} {_weighed(case, worker, costs)}"
+        )
+    if case.prefill is not None:
+        handed = case.placement.option
+        text += (
+            f" Then {handed.transfer_bytes / 1e6:,.1f} MB of it are handed over to {handed.worker}, "
+            f"{_ms(handed.terms.network)} ms beyond its waiting."
         )
     return Answer(
         question="If the cache is elsewhere: read, migrate or recompute?",
@@ -187,7 +197,10 @@ def _cache(case: Case) -> Answer:
 
 def _least(worker: ExplainedCandidate, action: Action) -> float | None:
     """Of the options with that action; None: it was not offered."""
-    return min((each.terms.total for each in worker.options if each.action is action), default=None)
+    part = worker.options[0].phase if worker.options else None
+    return min(
+        (each.terms.total for each in worker.options if each.action is action and each.phase is part), default=None
+    )
 
 
 def _taken(option: Option) -> str:
@@ -299,22 +312,26 @@ def _batch(case: Case) -> Answer:
 
 
 def _migration(case: Case) -> Answer:
-    worker, option = case.computes
-    seen, slot = case.snapshot.candidates, case.snapshot.slot_of(worker.worker)
+    seen = case.snapshot.candidates
+    parts = [part for part in (case.placement.prefill, case.placement.option) if part is not None]
+    moving = [part for part in parts if part.action in {Action.REMOTE_READ, Action.MIGRATE}]
+    at = moving[0] if moving else parts[0]
+    slot = case.snapshot.slot_of(at.worker)
     in_flight = 0.0 if slot is None else seen.figures.item(Figure.LINK_BYTES_IN_FLIGHT, slot)
-    exposed = option.terms.network + option.terms.migration
+    moved = sum(part.transfer_bytes for part in moving)
+    exposed = sum(part.terms.network + part.terms.migration for part in parts)
     under_way = (
-        f"kvaware has {in_flight / 1e6:,.1f} MB on the link of {worker.worker}'s node"
+        f"kvaware has {in_flight / 1e6:,.1f} MB on the link of {at.worker}'s node"
         if in_flight
-        else f"Nothing that kvaware started is on the link of {worker.worker}'s node"
+        else f"Nothing that kvaware started is on the link of {at.worker}'s node"
     )
-    if option.action in {Action.REMOTE_READ, Action.MIGRATE}:
+    if moving:
         adds = (
-            f"; this decision adds {option.transfer_bytes / 1e6:,.1f} MB, which go after that. What waiting does not "
-            f"hide of it is {_ms(exposed)} ms, in the cost."
+            f"; this decision adds {moved / 1e6:,.1f} MB, which go after that. What waiting does not hide of it is "
+            f"{_ms(exposed)} ms, in the cost."
         )
-    elif option.action is Action.WARM_UP:
-        adds = f"; this decision computes a copy, {_ms(option.terms.migration)} ms, in the cost."
+    elif any(part.action is Action.WARM_UP for part in parts):
+        adds = f"; this decision computes a copy, {_ms(exposed)} ms, in the cost."
     else:
         adds = ", and this decision starts no transfer: it adds nothing to anybody's P99."
     return Answer(
@@ -322,7 +339,7 @@ def _migration(case: Case) -> Answer:
         answer=f"{under_way}{adds} {_left_to_move(seen)}",
         figures={
             "link_bytes_in_flight": in_flight,
-            "transfer_bytes": option.transfer_bytes,
+            "transfer_bytes": moved,
             "exposed_ms": exposed,
             "remote_bytes_left": seen.remote_bytes,
             "migration_bytes_left": seen.migration_bytes,
@@ -371,7 +388,7 @@ def _made_of(terms: CostTerms) -> str:
 
 def _difference(dearer: ExplainedCandidate, cheaper: ExplainedCandidate) -> str:
     """The terms that make the difference, as `` (cache_access +1,200, compute_wait -90)``."""
-    if dearer.best is None or cheaper.best is None:
+    if dearer.best is None or cheaper.best is None or dearer.best.phase != cheaper.best.phase:
         return ""
     base = _signed(cheaper.best.terms)
     told = _largest({name: value - base[name] for name, value in _signed(dearer.best.terms).items()}, sign="+")

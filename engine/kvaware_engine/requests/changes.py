@@ -14,7 +14,7 @@ from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.hardware_classes import decode_figures
 from kvaware_engine.requests.snapshot import Snapshot
 
-__all__ = ["KINDS", "Kind", "NoChange", "changed"]
+__all__ = ["KINDS", "Kind", "NoChange", "changed", "prefill_slot"]
 
 QUEUE_STEP_MS: Final = 0.1
 QUEUE_MAX_MS: Final = 600_000.0
@@ -35,7 +35,7 @@ class Kind:
     unit: str
     """``ms``, ``tokens``, ``%`` or ``sequences``."""
     text: str
-    """With ``{chosen}``, ``{runner_up}``, ``{number}`` and ``{unit}``."""
+    """With ``{chosen}``, ``{runner_up}``, ``{prefill}``, ``{number}`` and ``{unit}``."""
     most: Callable[[Snapshot], int]
     """The most steps that there can be; 0: none."""
     apply: Callable[[Snapshot, float], Candidates]
@@ -71,6 +71,17 @@ def _runner_up(snapshot: Snapshot) -> int:
     if snapshot.runner_up is None:
         raise NoChange("expected a runner-up, there was no other candidate")
     return snapshot.runner_up
+
+
+def prefill_slot(snapshot: Snapshot) -> int | None:
+    """With split roles, where the prompt is computed; None: where it is decoded."""
+    return None if snapshot.split is None else snapshot.split.chosen
+
+
+def _prefill(snapshot: Snapshot) -> int:
+    if (slot := prefill_slot(snapshot)) is None:
+        raise NoChange("expected a prefill worker, roles are not split")
+    return slot
 
 
 def _wait_ms(candidates: Candidates, slot: int) -> float:
@@ -246,6 +257,21 @@ KINDS: Final[dict[ChangeKind, Kind]] = {
         most=lambda seen: _batch_at(seen, seen.runner_up),
         apply=lambda seen, sequences: _batch(seen.candidates, _runner_up(seen), -sequences),
         share_of=lambda seen, _: _batch_at(seen, seen.runner_up) + 1.0,
+    ),
+    ChangeKind.PREFILL_QUEUE_LONGER: Kind(
+        unit="ms",
+        step=QUEUE_STEP_MS,
+        text="With {number} {unit} more to wait at {prefill}",
+        most=lambda seen: 0 if prefill_slot(seen) is None else int(QUEUE_MAX_MS / QUEUE_STEP_MS),
+        apply=lambda seen, ms: _queue_changed(seen.candidates, _prefill(seen), ms),
+        share_of=_of_total,
+    ),
+    ChangeKind.PREFILL_MATCH_SHORTER: Kind(
+        unit="tokens",
+        text="With {number} fewer {unit} of the prompt held at {prefill}",
+        most=lambda seen: _matched_at(seen, prefill_slot(seen)),
+        apply=lambda seen, tokens: _matched(seen.candidates, _prefill(seen), -tokens),
+        share_of=_of_prompt,
     ),
 }
 """A queue is compared with what the chosen option costs, tokens with the prompt or the expected output, links with

@@ -6,11 +6,12 @@ questions are answered in ``answers.py``, the smallest change that flips the dec
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from kvaware_engine.profiles import ProfileOrigin
 from kvaware_engine.requests.answers import Case, answers
-from kvaware_engine.requests.explain_candidates import in_order
+from kvaware_engine.requests.explain_candidates import explained_option, in_order
 from kvaware_engine.requests.explain_words import ExplainedCandidate, RequestExplanation, RequestSummary
 from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.flips import find_flips, replay
@@ -30,8 +31,10 @@ def explain(placement: Placement, snapshot: Snapshot) -> RequestExplanation:
         placement: As it was made.
         snapshot: What its decision saw.
     """
-    case = _case(placement, snapshot, shown := in_order(snapshot))
-    flips, no_flip = find_flips(snapshot, total_ms=placement.option.terms.total)
+    shown = _with_handovers(placement, in_order(snapshot))
+    case = _case(placement, snapshot, shown)
+    total_ms = sum(each.terms.total for each in (placement.option, placement.prefill) if each is not None)
+    flips, no_flip = find_flips(snapshot, total_ms=total_ms)
     return RequestExplanation(
         placement_id=placement.placement_id,
         request=_summary(placement, snapshot),
@@ -55,6 +58,21 @@ def explain(placement: Placement, snapshot: Snapshot) -> RequestExplanation:
         flip=flips[0] if flips else None,
         flips=flips,
         no_flip=no_flip,
+    )
+
+
+def _with_handovers(placement: Placement, shown: tuple[ExplainedCandidate, ...]) -> tuple[ExplainedCandidate, ...]:
+    """With split roles the options of the chosen and of the runner-up include the hand-over: so they were priced."""
+    if placement.prefill is None:
+        return shown
+    made = {option.worker: option for option in (placement.runner_up, placement.option) if option is not None}
+    return tuple(
+        [
+            replace(each, options=(explained_option(made[each.worker], phase=each.options[0].phase), *each.options[1:]))
+            if each.worker in made and each.options
+            else each
+            for each in shown
+        ]
     )
 
 

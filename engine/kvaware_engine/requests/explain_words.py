@@ -47,6 +47,8 @@ class FilterReason(StrEnum):
 class ExplainedOption:
     """One worker with one action, and what it would cost."""
 
+    phase: Phase | None
+    """The part of the request that it does; None: all of it."""
     action: Action
     mode: Mode
     source: str | None
@@ -69,10 +71,11 @@ class ExplainedCandidate:
     filtered: FilterReason | None
     """None: in the running."""
     policy_cost: float | None
-    """What the policy compares: milliseconds for ``cost``, a measure of its own for the others; None where filtered."""
+    """What the policy compares: milliseconds for ``cost``, a measure of its own for the others; None where filtered.
+    With split roles that of the best pair in which this worker decodes, hand-over included, or of its prefill alone."""
     options: tuple[ExplainedOption, ...]
-    """Best first by the policy; empty where filtered. For a policy that compares something else than cost, for
-    information."""
+    """Cheapest first; empty where filtered. For a policy that compares something else than cost, for information.
+    With split roles, of the parts that it could do."""
     matched_tokens: int
     """Of the prompt, held there without a gap, in any tier."""
     requests: int
@@ -110,6 +113,9 @@ class ChangeKind(StrEnum):
     LINKS_FASTER = "links_faster"
     CHOSEN_BATCH_LARGER = "chosen_batch_larger"
     RUNNER_UP_BATCH_SMALLER = "runner_up_batch_smaller"
+    PREFILL_QUEUE_LONGER = "prefill_queue_longer"
+    """With split roles: where the prompt is computed."""
+    PREFILL_MATCH_SHORTER = "prefill_match_shorter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,7 @@ but only replaced (facts, profiles, demand, settings). 4 µs at 64 workers, some
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -15,9 +15,10 @@ from kvaware_engine.requests.candidates import Candidates, WorkerFacts
 from kvaware_engine.requests.choose import Choice
 from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.reach import Reach
-from kvaware_engine.requests.words import FloatArray, IntArray
+from kvaware_engine.requests.split import PairChoice
+from kvaware_engine.requests.words import FloatArray, IntArray, RequestDemand
 
-__all__ = ["WHOLE_COLUMNS_MAX", "Snapshot", "emptiest", "take"]
+__all__ = ["WHOLE_COLUMNS_MAX", "Snapshot", "SplitParts", "emptiest", "take", "take_pair"]
 
 WHOLE_COLUMNS_MAX: Final = 256
 """Up to so many slots all columns are kept: 52 KB. Beyond, those that an explanation shows."""
@@ -28,6 +29,30 @@ _REQUESTS_FIRST: Final = 1e9
 """One request more weighs more than any cost, 10^9 ms, so that one argmin orders by requests, then by cost."""
 _OBJECTS_BYTES: Final = 1_000
 """Of the snapshot, its candidates and the three arrays' headers, measured with ``sys.getsizeof``."""
+
+
+@dataclass(slots=True, kw_only=True)
+class SplitParts:
+    """With split roles, what the parts beside the decoding saw. All see the same figures; slots are the snapshot's."""
+
+    prefill_demand: RequestDemand
+    prefill_barred: FloatArray
+    """Shape (slots,)."""
+    whole_demand: RequestDemand | None
+    """None: no worker does both parts."""
+    whole_barred: FloatArray | None
+    chosen: int | None
+    """Where the prompt is computed; None: where it is decoded."""
+
+    def prefill(self, decode: Candidates) -> Candidates:
+        """The first part, of the same columns as the second."""
+        return replace(decode, demand=self.prefill_demand, barred=self.prefill_barred)
+
+    def whole(self, decode: Candidates) -> Candidates | None:
+        """The undivided demand, for workers that do both."""
+        if self.whole_demand is None or self.whole_barred is None:
+            return None
+        return replace(decode, demand=self.whole_demand, barred=self.whole_barred)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,6 +70,9 @@ class Snapshot:
     """The policy's, as the decision compared them, infinite for who could not be chosen. Shape (slots,), of its own."""
     slots: int
     """Columns that the decision saw; more than there are here where only the telling ones were kept."""
+    split: SplitParts | None = None
+    """With split roles: then ``candidates``, ``chosen`` and ``runner_up`` are of the decoding, and ``costs`` those of
+    pairs."""
 
     @property
     def whole(self) -> bool:
@@ -57,6 +85,8 @@ class Snapshot:
         seen = self.candidates
         waits = 0 if seen.waits_ahead_ms is None else seen.waits_ahead_ms.nbytes
         arrays = seen.figures.nbytes + seen.barred.nbytes + seen.matched_tokens.nbytes + self.costs.nbytes + waits
+        if self.split is not None:
+            arrays += 2 * seen.barred.nbytes
         return arrays + 8 * (len(seen.facts) + len(seen.classes)) + _OBJECTS_BYTES
 
     def slot_of(self, worker: str) -> int | None:
@@ -79,62 +109,106 @@ class Snapshot:
 def take(policy: Policy, candidates: Candidates, choice: Choice) -> Snapshot:
     """Keep what a decision saw. Call it before the choice is reserved: a reservation changes the figures."""
     slots = candidates.figures.shape[1]
-    if slots > WHOLE_COLUMNS_MAX:
-        return _part(policy, candidates, choice)
-    waits = candidates.waits_ahead_ms
+    if slots <= WHOLE_COLUMNS_MAX:
+        return Snapshot(
+            policy=policy,
+            candidates=_whole(candidates),
+            chosen=choice.chosen,
+            runner_up=choice.runner_up,
+            costs=choice.costs,
+            slots=slots,
+        )
+    at = _telling(candidates, choice.costs, choice.chosen, choice.runner_up)
+    here = {slot: place for place, slot in enumerate(at.tolist())}
     return Snapshot(
         policy=policy,
-        candidates=_kept(
-            candidates,
-            figures=candidates.figures.copy(),
-            facts=tuple(candidates.facts),
-            barred=candidates.barred.copy(),
-            matched_tokens=candidates.matched_tokens.copy(),
-            lower_tokens=candidates.lower_tokens and dict(candidates.lower_tokens),
-            waits_ahead_ms=waits if waits is None else waits.copy(),
-            reach=candidates.reach,
-        ),
-        chosen=choice.chosen,
-        runner_up=choice.runner_up,
-        costs=choice.costs,
+        candidates=_part(candidates, at, here),
+        chosen=here[choice.chosen],
+        runner_up=None if choice.runner_up is None else here[choice.runner_up],
+        costs=choice.costs.take(at),
         slots=slots,
     )
 
 
-def _part(policy: Policy, candidates: Candidates, choice: Choice) -> Snapshot:
-    """Keep the columns that an explanation needs."""
-    at = _telling(candidates, choice)
-    slots = at.tolist()
-    here = {slot: place for place, slot in enumerate(slots)}
-    waits, facts, lower = candidates.waits_ahead_ms, candidates.facts, candidates.lower_tokens
+def take_pair(
+    policy: Policy, choice: PairChoice, *, prefill: Candidates, decode: Candidates, whole: Candidates | None = None
+) -> Snapshot:
+    """The same where roles are split.
+
+    Args:
+        policy: The model's.
+        choice: As ``choose_pair`` made it.
+        prefill: The demand's first part.
+        decode: Its second part, over the same figures.
+        whole: The undivided demand; None: no worker does both.
+    """
+    slots = decode.figures.shape[1]
+    pairs = [pair for pair in (choice.chosen, choice.runner_up) if pair is not None]
+    if slots <= WHOLE_COLUMNS_MAX:
+        at = np.arange(slots, dtype=np.int64)
+        here = {slot: slot for slot in range(slots)}
+        seen = _whole(decode)
+    else:
+        named = [slot for pair in pairs for slot in (pair.slot, pair.prefill)]
+        # Priced once more: nothing else tells which prefills were cheap. Split roles and hundreds of workers only.
+        firsts = _telling(prefill, policy.costs_ms(prefill), *named)
+        at = np.union1d(firsts, _telling(decode, choice.costs, *named))
+        here = {slot: place for place, slot in enumerate(at.tolist())}
+        seen = _part(decode, at, here)
+    first = choice.chosen.prefill
     return Snapshot(
         policy=policy,
-        candidates=_kept(
-            candidates,
-            figures=candidates.figures.take(at, axis=1),
-            facts=tuple([facts[slot] for slot in slots]),
-            barred=candidates.barred.take(at),
-            matched_tokens=candidates.matched_tokens.take(at),
-            lower_tokens=lower and {here[slot]: tokens for slot, tokens in lower.items() if slot in here},
-            waits_ahead_ms=waits if waits is None else waits.take(at),
-            reach=None,  # that of all workers names other columns; made anew where it is needed
-        ),
-        chosen=here[choice.chosen],
-        runner_up=None if choice.runner_up is None else here[choice.runner_up],
+        candidates=seen,
+        chosen=here[choice.chosen.slot],
+        runner_up=None if choice.runner_up is None else here[choice.runner_up.slot],
         costs=choice.costs.take(at),
-        slots=len(facts),
+        slots=slots,
+        split=SplitParts(
+            prefill_demand=prefill.demand,
+            prefill_barred=prefill.barred.take(at),
+            whole_demand=None if whole is None else whole.demand,
+            whole_barred=None if whole is None else whole.barred.take(at),
+            chosen=None if first is None else here[first],
+        ),
     )
 
 
-def _telling(candidates: Candidates, choice: Choice) -> IntArray:
-    """Slots of the cheapest, the emptiest, the deepest holders, the chosen and the runner-up.
+def _whole(candidates: Candidates) -> Candidates:
+    waits = candidates.waits_ahead_ms
+    return _kept(
+        candidates,
+        figures=candidates.figures.copy(),
+        facts=tuple(candidates.facts),
+        barred=candidates.barred.copy(),
+        matched_tokens=candidates.matched_tokens.copy(),
+        lower_tokens=candidates.lower_tokens and dict(candidates.lower_tokens),
+        waits_ahead_ms=waits if waits is None else waits.copy(),
+        reach=candidates.reach,
+    )
+
+
+def _part(candidates: Candidates, at: IntArray, here: Mapping[int, int]) -> Candidates:
+    """The columns of some slots; ``here``: slot to its place among them."""
+    waits, facts, lower = candidates.waits_ahead_ms, candidates.facts, candidates.lower_tokens
+    return _kept(
+        candidates,
+        figures=candidates.figures.take(at, axis=1),
+        facts=tuple([facts[slot] for slot in here]),
+        barred=candidates.barred.take(at),
+        matched_tokens=candidates.matched_tokens.take(at),
+        lower_tokens=lower and {here[slot]: tokens for slot, tokens in lower.items() if slot in here},
+        waits_ahead_ms=waits if waits is None else waits.take(at),
+        reach=None,  # that of all workers names other columns; made anew where it is needed
+    )
+
+
+def _telling(candidates: Candidates, costs: FloatArray, *named: int | None) -> IntArray:
+    """Slots of the cheapest, the emptiest, the deepest holders, and those named.
 
     Ascending: ties go to the lower slot here as there.
     """
-    costs = choice.costs
-    kept = {choice.chosen, emptiest(candidates, costs)}
-    if choice.runner_up is not None:
-        kept.add(choice.runner_up)
+    kept = {slot for slot in named if slot is not None}
+    kept.add(emptiest(candidates, costs))
     kept.update(costs.argpartition(CHEAPEST_KEPT)[:CHEAPEST_KEPT].tolist())
     if candidates.deepest_tokens > 0:
         matched = candidates.matched_tokens

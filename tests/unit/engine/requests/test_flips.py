@@ -1,7 +1,9 @@
 """The change that is said to flip a decision flips it, and one step less does not."""
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,12 +12,14 @@ from kvaware_engine.policies import policy_named
 from kvaware_engine.policies.least_loaded import LeastLoaded, Measure
 from kvaware_engine.requests.candidates import Candidates
 from kvaware_engine.requests.changes import KINDS, NoChange, changed
-from kvaware_engine.requests.choose import choose
+from kvaware_engine.requests.choose import Choice, choose
 from kvaware_engine.requests.explain_words import Change, ChangeKind, Flip
 from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.flips import find_flips, replay
 from kvaware_engine.requests.hardware_classes import decode_figures
-from kvaware_engine.requests.snapshot import Snapshot, take
+from kvaware_engine.requests.snapshot import Snapshot, take, take_pair
+from kvaware_engine.requests.split import choose_pair, in_phase
+from kvaware_engine.requests.words import Phase
 from kvaware_testing.candidate_builders import Seat, candidates, request, seat, worker_facts
 from kvaware_testing.worker_builders import hardware
 
@@ -35,15 +39,20 @@ def flips_of(snapshot: Snapshot, *, total_ms: float = 1000.0) -> dict[ChangeKind
 
 
 def check(snapshot: Snapshot, flip: Flip) -> None:
-    """With it another worker is chosen, as it says; with one step less the same as was."""
+    """With it another worker or pair is chosen, as it says; with one step less the same as was."""
+    was = replay(snapshot)
     other = replay(snapshot, flip.change)
+    assert was is not None
     assert other is not None
-    assert other.chosen != snapshot.chosen
-    assert snapshot.facts(other.chosen).worker == flip.worker
+    assert other.chosen != was.chosen
+    if isinstance(other, Choice):
+        assert snapshot.facts(other.chosen).worker == flip.worker
+    else:
+        assert flip.worker in {snapshot.facts(slot).worker for slot in (other.chosen.slot, other.chosen.prefill or 0)}
     if flip.change.steps > 1:
         less = replay(snapshot, Change(kind=flip.change.kind, steps=flip.change.steps - 1))
         assert less is not None
-        assert less.chosen == snapshot.chosen
+        assert less.chosen == was.chosen
     assert flip.amount == pytest.approx(flip.change.steps * KINDS[flip.change.kind].step)
     assert flip.relative > 0
 
@@ -99,6 +108,48 @@ def test_replaying_with_the_change_flips_the_decision(
     assert [flip.relative for flip in flips] == sorted(flip.relative for flip in flips)
     for flip in flips:
         check(snapshot, flip)
+
+
+@settings(max_examples=25, deadline=None)
+@given(seats=seats(), output=st.integers(1, 400), policy=st.sampled_from(("cost", "cost", "least_loaded")))
+def test_with_split_roles_it_flips_the_pair(seats: list[Seat], output: int, policy: str) -> None:
+    """Somebody else decodes, or somebody else computes the prompt."""
+    seen = candidates(*seats, demand=request(input_tokens=TOKENS, hashes=60), output=output)
+    snapshot = pair_of(seen, policy)
+    if snapshot is None:
+        return
+    flips, why_none = find_flips(snapshot, total_ms=500.0)
+    assert bool(flips) != bool(why_none)
+    for flip in flips:
+        check(snapshot, flip)
+
+
+def pair_of(seen: Candidates, policy: str = "cost") -> Snapshot | None:
+    """The first half of the workers prefills, the second decodes, and the last does both."""
+    slots = np.arange(len(seen.facts))
+    half, last = len(slots) // 2, len(slots) - 1
+    parts = {
+        phase: in_phase(seen, phase, barred=seen.barred + np.where(other, np.inf, 0.0))
+        for phase, other in ((Phase.PREFILL, (slots >= half) & (slots < last)), (Phase.DECODE, slots < half))
+    }
+    whole = replace(seen, barred=seen.barred + np.where(slots < last, np.inf, 0.0))
+    named = policy_named(policy)
+    prefill, decode = parts[Phase.PREFILL], parts[Phase.DECODE]
+    choice = choose_pair(named, prefill=prefill, decode=decode, whole=whole)
+    return None if choice is None else take_pair(named, choice, prefill=prefill, decode=decode, whole=whole)
+
+
+def test_the_prefill_of_a_pair_flips_too() -> None:
+    """w0 holds 600 tokens, 300 ms, and waits for 100: 200 ms ahead of w1, who hands over as fast."""
+    snapshot = pair_of(candidates(seat(matched=600, queue_ms=100), seat(), seat(), seat(queue_ms=9000)))
+    assert snapshot is not None
+    assert snapshot.split is not None
+    assert (snapshot.split.chosen, snapshot.chosen) == (0, 2)
+    flips = flips_of(snapshot)
+    longer = flips[ChangeKind.PREFILL_QUEUE_LONGER]
+    assert longer.amount == pytest.approx(200.1)
+    assert longer.text == "With 200.1 ms more to wait at w0, w1 would have computed the prompt."
+    assert flips[ChangeKind.PREFILL_MATCH_SHORTER].amount == 401
 
 
 def test_a_queue_that_is_longer_by_the_difference_flips_it() -> None:
@@ -248,11 +299,13 @@ def test_a_replay_leaves_the_snapshot_as_it_was() -> None:
     snapshot = snapshot_of(
         seat(matched=300, cpu=200, batch=3, requests=3),
         seat(queue_ms=500, batch=2, requests=2),
-        waits_ahead_ms=[0, 500],
+        waits_ahead_ms=[0.0, 500.0],
     )
     before = _bytes(snapshot.candidates)
-    for kind in ChangeKind:
+    made = [kind for kind in ChangeKind if KINDS[kind].most(snapshot)]
+    for kind in made:
         replay(snapshot, Change(kind=kind, steps=1))
+    assert set(ChangeKind) - set(made) == {ChangeKind.PREFILL_QUEUE_LONGER, ChangeKind.PREFILL_MATCH_SHORTER}
     assert _bytes(snapshot.candidates) == before
 
 
