@@ -168,19 +168,32 @@ class Workers:
         shown = self._shown(model) if model is not None else (each for each in self._workers.values() if not each.gone)
         return sorted((self._view(state, now_s=now_s) for state in shown), key=lambda view: view.worker)
 
-    def names(self, model: ObjectKey) -> list[str]:
-        """Ids of one model's workers that the API server shows, in order."""
-        return sorted(state.place.worker for state in self._shown(model))
-
     def place(self, worker: str) -> WorkerPlace | None:
         """Where the API server shows it, or showed it less than ``absence_kept_s`` ago; None: it is forgotten."""
         state = self._workers.get(worker)
         return None if state is None else state.place
 
+    def address(self, worker: str) -> str | None:
+        """Where a worker that the API server shows listens, as it shows or the worker tells; None: unknown."""
+        state = self._workers.get(worker)
+        if state is None or state.gone:
+            return None
+        address: str | None = state.place.address or state.lasting("address")
+        return address
+
     def view(self, worker: str, now_s: float) -> WorkerView | None:
         """What is believed of one worker; None: the API server does not show it at present."""
         state = self._workers.get(worker)
         return None if state is None or state.gone else self._view(state, now_s=now_s)
+
+    def asleep(self, worker: str) -> bool:
+        """Whether a worker said last that it sleeps."""
+        state = self._workers.get(worker)
+        return state is not None and bool(state.lasting("asleep"))
+
+    def of_model(self, model: ObjectKey) -> list[str]:
+        """Ids of the model's workers that the API server shows, or showed lately, in their order."""
+        return sorted(self._of_model.get(model, ()))
 
     def times(self, worker: str, now_s: float) -> ReportTimes | None:
         """When what ``view`` tells was observed; None: it is forgotten."""

@@ -10,6 +10,7 @@ from kvaware_engine.requests.ledger import Reservation
 from kvaware_engine.requests.links import NodeLinks
 from kvaware_engine.requests.settings import RequestSettings
 from kvaware_engine.requests.words import RequestDemand
+from kvaware_testing.placement_builders import placement
 from kvaware_testing.worker_builders import MODEL, WORKER, hardware, heartbeat, place
 
 __all__ = ["FleetAtWork", "reservation"]
@@ -111,6 +112,7 @@ def reservation(
         worker=worker,
         incarnation=incarnation,
         reserved_at_s=at_s,
+        placement=placement(),
         prefill_ms=uncached * 0.5 if prefill_ms is None else prefill_ms,
         uncached_tokens=uncached,
         expected_output_tokens=expected_output_tokens,

@@ -1,11 +1,13 @@
 """The congestion price λ: what a millisecond of prefill that is taken now costs those who come next (design §4).
 
-    u = prefill milliseconds reserved in the window / (window * workers that prefill)        λ = u / (1 - u)
+    u = prefill milliseconds reserved in the window / (window * workers)        λ = u^(√(2 (workers + 1)) - 1) / (1 - u)
 
-At a single server with utilisation u, each unit of work delays those who arrive while it is busy: in M/G/1 the mean
-wait grows with u / (1 - u) (Pollaczek and Khinchine).
+Work delays those who come next only where they find everybody busy. The mean wait at c servers grows with u by that
+formula (Sakasegawa, 1977: within some percent of M/M/c); for one server it is u / (1 - u), as Pollaczek and Khinchine
+have it. By the single server's price a burst at a large idle pool is packed onto a third of it.
 """
 
+from math import sqrt
 from typing import Final
 
 from kvaware_engine.requests.settings import RequestCostSettings
@@ -19,7 +21,18 @@ _PARTS: Final = 20
 class Congestion:
     """The prefill that one model's workers were given lately. Each method takes constant time."""
 
-    __slots__ = ("_at", "_filling_ms", "_full_ms", "_max_ratio", "_next_s", "_parts_ms", "_width_s", "_window_ms")
+    __slots__ = (
+        "_at",
+        "_exponent",
+        "_filling_ms",
+        "_full_ms",
+        "_max_ratio",
+        "_next_s",
+        "_parts_ms",
+        "_width_s",
+        "_window_ms",
+        "_workers",
+    )
 
     def __init__(self, settings: RequestCostSettings) -> None:
         self._max_ratio = settings.congestion_max_ratio
@@ -27,6 +40,9 @@ class Congestion:
         self._width_s = settings.congestion_window_s / _PARTS
         self._parts_ms = [0.0] * (_PARTS - 1)
         """What the parts before were given, the oldest first."""
+        self._workers = 1
+        self._exponent = 1.0
+        """Of λ for so many workers."""
         self._full_ms = 0.0
         """Their sum."""
         self._filling_ms = 0.0
@@ -67,7 +83,9 @@ class Congestion:
     def price(self, workers: int, now_s: float) -> float:
         """λ, 0 or more, bounded by the settings' ``congestion_max_ratio``."""
         u = min(self.utilisation(workers, now_s), self._max_ratio)
-        return u / (1 - u)
+        if workers != self._workers:
+            self._workers, self._exponent = workers, sqrt(2 * ((workers or 1) + 1)) - 1
+        return float(u**self._exponent) / (1 - u)
 
     def _move(self, now_s: float) -> None:
         """Begin the part that is now, and leave behind what is older than the window."""

@@ -48,6 +48,8 @@ class Reservation:
     worker: str
     incarnation: str
     reserved_at_s: float
+    placement: Placement
+    """As it was made, or moved; of both parts the same."""
     prefill_ms: float = 0.0
     """How long it keeps the worker's prefill; 0 for the decode part of a pair."""
     uncached_tokens: int = 0
@@ -63,9 +65,12 @@ class Reservation:
     attempt: int = 1
     prefill: "Reservation | None" = None
     """Where the prompt is computed, when that is another worker; then this one is where it is decoded."""
-    placement: Placement | None = None
     snapshot: Any = None
     """What the decision saw; kept for explanations, never looked at here."""
+    assumed: Any = None
+    """The blocks that are assumed to be with its worker since then; what they are the placer knows."""
+    refused_by: frozenset[str] = frozenset()
+    """Workers that refused it."""
     # marks
     expires_at_s: float = 0.0
     prefilled: bool = False

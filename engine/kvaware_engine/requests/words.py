@@ -18,6 +18,7 @@ from kvaware_engine.observations import ObjectKey, Tier
 __all__ = [
     "CODE_OF_REFUSAL",
     "Action",
+    "BlockGroup",
     "EventType",
     "EventVerdict",
     "FloatArray",
@@ -258,3 +259,18 @@ class EventVerdict(StrEnum):
     """There is none, or it expired, or ended long ago."""
     UNKNOWN_WORKER = "unknown_worker"
     """The event names a worker that the model does not have."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockGroup:
+    """A run of blocks that the same workers hold: ``/v1/block-groups``."""
+
+    prefix: str
+    """Hash of the prompt up to the group's end, hexadecimal."""
+    start_tokens: int
+    """Of the prompt before it."""
+    tokens: int
+    hits: int
+    """Prompts that ran through it."""
+    copies: tuple[tuple[str, Tier], ...]
+    """Worker and the best tier in which it holds all of it."""

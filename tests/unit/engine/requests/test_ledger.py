@@ -9,6 +9,7 @@ from kvaware_engine.observations import ObjectKey
 from kvaware_engine.requests.ledger import Ending, RequestLedger, Reservation, same_demand
 from kvaware_engine.requests.settings import RequestLedgerSettings
 from kvaware_engine.requests.words import RequestDemand
+from kvaware_testing.placement_builders import placement
 
 MODEL = ObjectKey("ml", "llama")
 TTL_S = 30.0
@@ -38,6 +39,7 @@ def reserved(
         "placement_id": book.new_id(),
         "demand": demand(request_id, tenant=tenant),
         "reserved_at_s": at_s,
+        "placement": placement(),
     }
     prefill = None
     if prefill_on is not None:

@@ -10,6 +10,7 @@ from kvaware_engine.requests.limits import RequestLimits
 from kvaware_engine.requests.settings import RequestLedgerSettings
 from kvaware_engine.requests.words import RequestDemand
 from kvaware_testing.builders import quota
+from kvaware_testing.placement_builders import placement
 
 SETTINGS = RequestLedgerSettings(ttl_s=10, kept_finished=5)
 MODEL = ObjectKey("ml", "llama")
@@ -54,6 +55,7 @@ class Requests(RuleBasedStateMachine):
                 worker=on,
                 incarnation=str(self.incarnations[on]),
                 reserved_at_s=self.now_s,
+                placement=placement(),
             )
 
         made = part(worker)

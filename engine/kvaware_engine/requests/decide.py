@@ -1,0 +1,215 @@
+"""From candidates to a reservation: the policy's choice, what it holds where, and whether it comes too late."""
+
+from dataclasses import dataclass
+from math import inf, isnan
+from typing import Final, cast
+
+import numpy as np
+
+from kvaware_engine.requests.candidates import Candidates, WorkerFacts
+from kvaware_engine.requests.choose import Choice, choose
+from kvaware_engine.requests.columns import waits_ms
+from kvaware_engine.requests.figures import Figure
+from kvaware_engine.requests.ledger import Reservation
+from kvaware_engine.requests.model_state import ModelState
+from kvaware_engine.requests.roles import DECODE, PREFILL
+from kvaware_engine.requests.snapshot import take
+from kvaware_engine.requests.split import PairChoice, added, choose_pair, in_phase, pair_options
+from kvaware_engine.requests.words import (
+    Option,
+    Phase,
+    Placement,
+    PlacementReason,
+    PlacementRefusal,
+    Precision,
+)
+
+__all__ = ["Decision", "decide", "reserve", "too_late"]
+
+_REQUESTS: Final = int(Figure.REQUESTS)
+_KV_FREE: Final = int(Figure.KV_FREE_TOKENS)
+_CONFIDENCE: Final = int(Figure.CONFIDENCE_RATIO)
+# Plain numbers: an IntEnum's member as an index costs 0.1 µs each time.
+_MS_PER_S: Final = 1000.0
+
+
+@dataclass(slots=True, kw_only=True)
+class Decision:
+    """What a policy chose. Never changed once made."""
+
+    choice: Choice
+    option: Option
+    """Where it is decoded, or all of it is done."""
+    prefill: Option | None
+    runner_up: Option | None
+    seen: Candidates
+    """What it was chosen from: of a pair, by where it is decoded."""
+
+
+def decide(state: ModelState, candidates: Candidates) -> Decision | None:
+    """Let the model's policy choose; None: nobody is in the running."""
+    if state.fleet.roles.splits and candidates.demand.phase is None:
+        return _decide_pair(state, candidates)
+    policy = state.policy
+    choice = choose(policy, candidates)
+    if choice is None:
+        return None
+    runner_up = choice.runner_up
+    return Decision(
+        choice=choice,
+        option=policy.best_option(candidates, choice.chosen),
+        prefill=None,
+        runner_up=None if runner_up is None else policy.best_option(candidates, runner_up),
+        seen=candidates,
+    )
+
+
+def _decide_pair(state: ModelState, whole: Candidates) -> Decision | None:
+    """A worker that prefills and one that decodes, or one that does both."""
+    policy, roles = state.policy, state.fleet.roles
+    prefill = in_phase(whole, Phase.PREFILL, barred=whole.barred + roles.barred(DECODE))
+    decode = in_phase(whole, Phase.DECODE, barred=whole.barred + roles.barred(PREFILL))
+    single = in_phase(whole, Phase.PREFILL, barred=decode.barred + roles.barred(DECODE))
+    undivided = None
+    if np.isfinite(single.barred).any():
+        single.demand = whole.demand
+        undivided = single
+    choice: PairChoice | None = choose_pair(policy, prefill=prefill, decode=decode, whole=undivided)
+    if choice is None:
+        return None
+    chosen = pair_options(policy, choice.chosen, prefill=prefill, decode=decode, whole=undivided)
+    runner_up = None
+    if choice.runner_up is not None:
+        other = pair_options(policy, choice.runner_up, prefill=prefill, decode=decode, whole=undivided)
+        runner_up = other.option
+        if other.prefill is not None:
+            runner_up.terms = added(runner_up.terms, other.prefill.terms)
+    return Decision(
+        choice=Choice(
+            chosen=choice.chosen.slot,
+            runner_up=None if choice.runner_up is None else choice.runner_up.slot,
+            costs=choice.costs,
+        ),
+        option=chosen.option,
+        prefill=chosen.prefill,
+        runner_up=runner_up,
+        seen=decode if chosen.prefill is not None else undivided or decode,
+    )
+
+
+def too_late(candidates: Candidates, decision: Decision) -> PlacementRefusal | None:
+    """Whether the request has to wait too long even where it waits least: it is shed; None: it has not.
+
+    What waits at a lower priority is not waited for, so that of several the lowest priority is shed first.
+    """
+    demand = candidates.demand
+    wait_ms = (decision.prefill or decision.option).wait_ms
+    limit_ms = candidates.settings.ledger.saturation_wait_s * _MS_PER_S
+    if wait_ms > limit_ms:
+        least_ms = float(np.min(waits_ms(candidates) + candidates.barred))
+        if least_ms > limit_ms:
+            return PlacementRefusal(
+                demand=demand,
+                reason=PlacementReason.SATURATED,
+                message=f"every worker is saturated at priority {demand.priority}: expected a wait of at most "
+                f"{limit_ms:,.0f} ms, the shortest is {least_ms:,.0f} ms",
+                retryable=True,
+                retry_after_s=(least_ms - limit_ms) / _MS_PER_S,
+                details={"wait_ms": round(least_ms, 3), "wait_max_ms": limit_ms, "priority": demand.priority},
+            )
+    if demand.deadline_ms is None:
+        return None
+    first_token_ms = _first_token_ms(decision)
+    if first_token_ms <= demand.deadline_ms:
+        return None
+    return PlacementRefusal(
+        demand=demand,
+        reason=PlacementReason.DEADLINE_UNREACHABLE,
+        message=f"expected a first token within {demand.deadline_ms:,.0f} ms, the best worker needs "
+        f"{first_token_ms:,.0f} ms",
+        retryable=True,
+        retry_after_s=(first_token_ms - demand.deadline_ms) / _MS_PER_S if wait_ms > 0 else None,
+        details={"deadline_ms": demand.deadline_ms, "first_token_ms": round(first_token_ms, 3)},
+    )
+
+
+def _first_token_ms(decision: Decision) -> float:
+    """From now: the wait, what is brought there, and the prefill."""
+    option = decision.prefill or decision.option
+    total = option.wait_ms + option.terms.cache_access + option.terms.network + option.terms.migration
+    if decision.prefill is not None:
+        total += decision.option.terms.network
+    return total
+
+
+def reserve(
+    state: ModelState, candidates: Candidates, decision: Decision, *, placement_id: str, attempt: int
+) -> Reservation:
+    """The reservation of a decision, with its placement and what it saw; not charged to anybody yet."""
+    demand, option, prefill, seen = candidates.demand, decision.option, decision.prefill, decision.seen
+    figures, facts, slot = seen.figures, state.fleet.facts, option.slot
+    now_s, expected = candidates.now_s, candidates.expected_output_tokens
+    there = cast("WorkerFacts", facts[slot])
+    alone = decision.choice.runner_up is None
+    free_tokens, bytes_per_token = figures.item(_KV_FREE, slot), candidates.bytes_per_token
+    precise = demand.precision is Precision.PRECISE and there.publishes_events
+    first = None if prefill is None else cast("WorkerFacts", facts[prefill.slot])
+    placement = Placement(
+        placement_id=placement_id,
+        demand=demand,
+        option=option,
+        address=there.address,
+        prefill=prefill,
+        prefill_address=None if first is None else first.address,
+        runner_up=decision.runner_up,
+        reason=state.policy.reason(seen, option, alone=alone),
+        policy=state.policy.name,
+        precision=Precision.PRECISE if precise else Precision.APPROXIMATE,
+        expected_output_tokens=int(expected),
+        candidates=_count(decision.choice),
+        confidence_ratio=figures.item(_CONFIDENCE, slot),
+        queue_length=int(figures.item(_REQUESTS, slot)),
+        hbm_free_bytes=None
+        if bytes_per_token is None or isnan(free_tokens)
+        else int(max(0.0, free_tokens) * bytes_per_token),
+        attempt=attempt,
+        decided_at_s=now_s,
+        expires_in_s=state.settings.ledger.ttl_s,
+    )
+    reservation = Reservation(
+        placement_id=placement_id,
+        demand=demand,
+        slot=slot,
+        worker=option.worker,
+        incarnation=there.incarnation,
+        reserved_at_s=now_s,
+        prefill_ms=0.0 if prefill is not None else option.prefill_ms,
+        uncached_tokens=0 if prefill is not None else demand.input_tokens - option.matched_tokens,
+        expected_output_tokens=0 if demand.phase is Phase.PREFILL else expected,
+        kv_tokens=demand.input_tokens + expected,
+        transfer_bytes=option.transfer_bytes,
+        charged_tokens=demand.input_tokens + expected,
+        attempt=attempt,
+        placement=placement,
+    )
+    if prefill is not None and first is not None:
+        reservation.prefill = Reservation(
+            placement_id=placement_id,
+            demand=demand,
+            slot=prefill.slot,
+            worker=prefill.worker,
+            incarnation=first.incarnation,
+            reserved_at_s=now_s,
+            prefill_ms=prefill.prefill_ms,
+            uncached_tokens=demand.input_tokens - prefill.matched_tokens,
+            kv_tokens=demand.input_tokens,
+            transfer_bytes=prefill.transfer_bytes,
+            placement=placement,
+        )
+    reservation.snapshot = take(state.policy, seen, decision.choice)
+    return reservation
+
+
+def _count(choice: Choice) -> int:
+    """Workers in the running."""
+    return int(np.count_nonzero(choice.costs < inf))

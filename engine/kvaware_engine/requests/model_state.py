@@ -1,0 +1,268 @@
+"""One model as its requests see it: its workers' columns, who holds which blocks, its policy, how long answers are."""
+
+from collections.abc import Collection, Mapping
+from math import isnan
+from typing import Final, cast
+
+import numpy as np
+
+from kvaware_engine.blocks.budget import IndexBudget
+from kvaware_engine.blocks.hashing import root_hash
+from kvaware_engine.blocks.history import History, Sent
+from kvaware_engine.blocks.index import BlockIndex, Expectation, Match
+from kvaware_engine.observations import ModelObservation
+from kvaware_engine.policies import Policy, policy_named
+from kvaware_engine.profile_book import ProfileBook
+from kvaware_engine.requests.candidates import Candidates
+from kvaware_engine.requests.figures import Figure
+from kvaware_engine.requests.fleet import WorkerFleet
+from kvaware_engine.requests.ledger import Reservation
+from kvaware_engine.requests.links import NodeLinks
+from kvaware_engine.requests.settings import RequestSettings
+from kvaware_engine.requests.words import (
+    BlockGroup,
+    FloatArray,
+    Phase,
+    PlacementReason,
+    PlacementRefusal,
+    Precision,
+    RequestDemand,
+)
+from kvaware_engine.settings import WorkerSettings
+
+__all__ = ["ModelState"]
+
+_NOTHING_LOWER: Final[Mapping[int, tuple[float, float]]] = {}
+_INFINITE: Final = float("inf")
+_ROLE_OF_PHASE: Final = {Phase.PREFILL: "decode", Phase.DECODE: "prefill"}
+"""The role that cannot do the phase."""
+_ROOTS_KEPT: Final = 1024
+"""By adapter and salt; more are computed each time, 2 µs."""
+_BARRED: Final = int(Figure.BARRED)
+_KV_TOTAL: Final = int(Figure.KV_TOTAL_TOKENS)
+
+
+class ModelState:
+    """Changed by its owner, ``Placer``, alone."""
+
+    __slots__ = ("_matched", "_roots", "fleet", "history", "index", "observation", "policy", "settings")
+
+    def __init__(
+        self,
+        observation: ModelObservation,
+        *,
+        settings: RequestSettings,
+        profiles: ProfileBook,
+        reports: WorkerSettings,
+        links: NodeLinks,
+        budget: IndexBudget,
+    ) -> None:
+        self.settings = settings
+        self.observation = observation
+        self.policy: Policy = policy_named(observation.policy)
+        self.fleet = WorkerFleet(observation.key, settings, profiles, reports=reports, links=links)
+        self.fleet.configure(observation)
+        self.index = BlockIndex(budget)
+        self.history = History(self.index, settings.index)
+        self._matched: FloatArray = np.zeros(0)
+        self._roots: dict[tuple[str | None, str | None], int] = {}
+
+    def observe(self, observation: ModelObservation) -> None:
+        """The InferenceModel changed."""
+        if observation.policy != self.observation.policy:
+            self.policy = policy_named(observation.policy)
+        self.observation = observation
+        self.fleet.configure(observation)
+
+    def candidates(
+        self,
+        demand: RequestDemand,
+        *,
+        expected_output_tokens: float,
+        refused: Collection[str],
+        remote_bytes: float | None,
+        migration_bytes: float | None,
+        now_s: float,
+    ) -> tuple[Candidates, Match]:
+        """What the policy sees, and where the prompt's walk through the index ended.
+
+        The columns are live: they hold until the next change of the fleet or the next call.
+        """
+        fleet = self.fleet
+        fleet.refresh(now_s)
+        figures = fleet.figures
+        matched = self._matched
+        if len(matched) != figures.shape[1]:
+            matched = self._matched = np.zeros(figures.shape[1])
+        match = self.index.match(demand.block_hashes, matched)
+        deepest_tokens = 0.0
+        lower = _NOTHING_LOWER
+        if match.deepest_blocks:
+            tokens, most = demand.block_tokens, demand.input_tokens - 1
+            deepest_tokens = float(match.deepest_blocks * tokens)
+            np.multiply(matched, tokens, out=matched)
+            if deepest_tokens > most:
+                # The last token of a prompt is always computed: the first token of the answer is drawn from it.
+                deepest_tokens = float(most)
+                np.minimum(matched, most, out=matched)
+            if match.lower:
+                lower = {slot: (cpu * tokens, ssd * tokens) for slot, (cpu, ssd) in match.lower.items()}
+        candidates = Candidates(
+            demand=demand,
+            expected_output_tokens=expected_output_tokens,
+            now_s=now_s,
+            figures=figures,
+            facts=fleet.facts,
+            classes=fleet.classes,
+            barred=self._barred(demand, refused),
+            matched_tokens=matched,
+            lower_tokens=lower,
+            deepest_tokens=deepest_tokens,
+            bytes_per_token=self.observation.kv_bytes_per_token,
+            congestion=fleet.congestion(now_s),
+            waits_ahead_ms=fleet.waits_ahead_ms(demand.priority, now_s),
+            remote_bytes=remote_bytes,
+            migration_bytes=migration_bytes,
+            reuse_ratio=fleet.reuse_ratio,
+            reach=fleet.reach,
+            settings=self.settings,
+        )
+        return candidates, match
+
+    def _barred(self, demand: RequestDemand, refused: Collection[str]) -> FloatArray:
+        """Zero for whom the demand can go to, infinity for the others: the live column where it bars nobody more."""
+        fleet = self.fleet
+        barred = cast("FloatArray", fleet.figures[_BARRED])
+        named = demand.candidates
+        if not (
+            named is not None
+            or refused
+            or demand.phase is not None
+            or demand.adapter is not None
+            or fleet.reserves
+            or demand.input_tokens > fleet.smallest_pool_tokens
+        ):
+            return barred
+        barred = barred.copy()
+        unable = _ROLE_OF_PHASE.get(demand.phase) if demand.phase is not None else None
+        for slot, facts in enumerate(fleet.facts):
+            if facts is not None and (
+                facts.role == unable
+                or facts.worker in refused
+                or (named is not None and facts.worker not in named and facts.address not in named)
+                or (demand.adapter is not None and facts.adapters is not None and demand.adapter not in facts.adapters)
+                or (facts.reserved_for is not None and demand.tenant not in facts.reserved_for)
+            ):
+                barred[slot] = _INFINITE
+        barred[fleet.figures[_KV_TOTAL] < demand.input_tokens] = _INFINITE
+        return barred
+
+    # -- what is known of blocks -------------------------------------------------------------------------------------
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens per block: as most of the workers tell, else as the spec says."""
+        return self.fleet.block_tokens
+
+    def root(self, adapter: str | None, salt: str | None) -> int:
+        """Where the hashes of prompts begin."""
+        known = self._roots.get((adapter, salt))
+        if known is None:
+            known = root_hash(
+                model=self.observation.key, revision=self.observation.revision, adapter=adapter, salt=salt
+            )
+            if len(self._roots) < _ROOTS_KEPT:
+                self._roots[adapter, salt] = known
+        return known
+
+    def assume(self, reservation: Reservation, match: Match) -> None:
+        """From now on the prompt's blocks count as held where it goes; of a pair, where it is computed and decoded."""
+        hashes = reservation.demand.block_hashes
+        if not hashes:
+            return
+        parts = reservation.parts
+        reservation.assumed = [self._assumed(part.slot, reservation.demand, match) for part in parts]
+
+    def _assumed(self, slot: int, demand: RequestDemand, match: Match) -> Expectation | Sent:
+        facts = self.fleet.facts[slot]
+        if facts is not None and facts.publishes_events and demand.precision is Precision.PRECISE:
+            return self.index.expect(slot, demand.block_hashes, match)
+        return self.history.sent(slot, demand.block_hashes, match, pool_blocks=self._pool_blocks(slot, demand))
+
+    def unassume(self, reservation: Reservation, *, keep: bool) -> None:
+        """Its request ended, or goes elsewhere.
+
+        Args:
+            reservation: Whose blocks are assumed.
+            keep: Whether it ran: what a worker without events was sent stays. Blocks of one with events that no event
+                has confirmed are not there.
+        """
+        assumed, reservation.assumed = reservation.assumed, None
+        for each in assumed or ():
+            if type(each) is Sent:
+                if not keep:
+                    self.history.unsent(each)
+            else:
+                self.index.end(each, keep=False)
+
+    def forget_blocks(self, slot: int) -> None:
+        """Nothing is known any more of what a worker holds."""
+        self.history.forget(slot)
+        self.index.clear(slot)
+
+    def _pool_blocks(self, slot: int, demand: RequestDemand) -> int | None:
+        tokens = self.fleet.figures.item(_KV_TOTAL, slot)
+        return None if isnan(tokens) else max(1, int(tokens) // demand.block_tokens)
+
+    def block_groups(self, most: int) -> list[BlockGroup]:
+        """Those that most prompts ran through, at most so many."""
+        names = self.fleet.workers
+        return [
+            BlockGroup(
+                prefix=f"{view.last_hash:016x}",
+                start_tokens=view.start_block * self.block_tokens,
+                tokens=view.blocks * self.block_tokens,
+                hits=view.hits,
+                copies=tuple((worker, tier) for slot, tier in view.holders if (worker := names[slot]) is not None),
+            )
+            for view in self.index.groups(most=most)
+        ]
+
+    def close(self, budget: IndexBudget) -> None:
+        """The model is gone."""
+        self.fleet.close()
+        budget.leave(self.index)
+
+    # -- refusals ----------------------------------------------------------------------------------------------------
+
+    def too_long(self, demand: RequestDemand) -> PlacementRefusal | None:
+        """Whether the prompt is longer than the model takes; None: it is not."""
+        most = self.observation.max_context_tokens
+        if most is None or demand.input_tokens <= most:
+            return None
+        return _prompt_too_long(demand, most, "spec.kvCache.maxContextTokens of the InferenceModel")
+
+    def nobody(self, candidates: Candidates) -> PlacementRefusal:
+        """Why there is no candidate: the prompt fits into no pool, or nobody can be chosen now."""
+        demand, figures = candidates.demand, self.fleet.figures
+        pools = figures[_KV_TOTAL][figures[_BARRED] == 0]
+        if len(pools) and (pools < demand.input_tokens).all():
+            return _prompt_too_long(demand, int(pools.max()), "the largest KV pool of the model's workers")
+        restricted = len(pools) > 0
+        message = f"no worker of {demand.model.namespace}/{demand.model.name} can take the request now: "
+        if restricted:
+            message += (
+                f"expected one that is allowed by the request and its tenant, and did not refuse it; {len(pools)} serve"
+            )
+        else:
+            message += f"expected one that is Ready and reports, of {len(self.fleet.slot_of)} none does"
+        return PlacementRefusal(demand=demand, reason=PlacementReason.NO_WORKER, message=message, retryable=True)
+
+
+def _prompt_too_long(demand: RequestDemand, most: int, whose: str) -> PlacementRefusal:
+    return PlacementRefusal(
+        demand=demand,
+        reason=PlacementReason.PROMPT_TOO_LONG,
+        message=f"input_tokens: expected at most {most}, {whose}; got {demand.input_tokens}",
+        details={"input_tokens": demand.input_tokens, "input_tokens_max": most},
+    )
