@@ -1,7 +1,6 @@
 """The extender process: store → feed → engine → routes, two listeners, every task owned, and an orderly end."""
 
 import asyncio
-import gc
 import signal
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -22,6 +21,7 @@ from kvaware_extender.decision_log import DecisionLog
 from kvaware_extender.feed import Feed
 from kvaware_extender.findings import FindingsWriter
 from kvaware_extender.freshness import Freshness
+from kvaware_extender.garbage import EVERY_S, Garbage, garbage_metrics
 from kvaware_extender.intervals import Intervals
 from kvaware_extender.memory import Memory
 from kvaware_extender.metrics import Metrics
@@ -30,6 +30,7 @@ from kvaware_extender.pace import Pace
 from kvaware_extender.preemption import Preemptions
 from kvaware_extender.repeats import Repeats
 from kvaware_extender.replies import MAX_BODY, errors_as_json
+from kvaware_extender.requests_part import RequestsPart
 from kvaware_extender.routes.models import model_routes
 from kvaware_extender.routes.scheduler import scheduler_routes
 from kvaware_extender.routes.service import service_routes
@@ -124,6 +125,17 @@ class Extender:
             reported=self._scraped,
         )
         self.worker_auth = _worker_auth(settings, source, clock=clock)
+        self.requests = RequestsPart(
+            settings=settings,
+            workers=self.workers,
+            profiles=profiles,
+            view=self.store,
+            freshness=self.freshness,
+            metrics=self.metrics,
+            decisions=self.decisions,
+            clock=clock,
+        )
+        self.store.subscribe(self.requests.feed)
         self.figures = WorkerFigures(self.workers, view=self.store, scraper=self.scraper, clock=clock)
         self.binder = Binder(
             engine=self.engine,
@@ -169,6 +181,7 @@ class Extender:
             decisions=self.decisions,
             figures=self.figures,
             findings=self.findings,
+            requests=self.requests.placing.counts,
             ready=lambda: self.problem() is None,
         )
         self.routes = self._routes()
@@ -187,13 +200,17 @@ class Extender:
         app = web.Application(middlewares=[errors_as_json], client_max_size=limit)
         app[MAX_BODY] = limit
         add_routes(app, tuple(route for route in self.routes if route.listener == listener))
+        if listener == "api":
+            app.on_shutdown.append(self.requests.streams.close)
         return app
 
     async def tick(self) -> None:
         """Let the engine's time pass, until cancelled."""
         while True:
             await asyncio.sleep(TICK_S)
-            self.engine.tick(self.clock())
+            now_s = self.clock()
+            self.engine.tick(now_s)
+            self.requests.tick(now_s)
 
     def _routes(self) -> tuple[Route, ...]:
         return (
@@ -205,7 +222,12 @@ class Extender:
                 clock=time.perf_counter,
             ),
             *v1_routes(
-                engine=self.engine, view=self.store, freshness=self.freshness, memory=self.memory, clock=self.clock
+                engine=self.engine,
+                requests=self.requests.uses,
+                view=self.store,
+                freshness=self.freshness,
+                memory=self.memory,
+                clock=self.clock,
             ),
             *worker_routes(
                 workers=self.workers,
@@ -224,6 +246,7 @@ class Extender:
                 freshness=self.freshness,
                 clock=self.clock,
             ),
+            *self.requests.routes(),
             *service_routes(
                 problem=self.problem,
                 metrics=self.metrics,
@@ -271,6 +294,7 @@ async def running_extender(
     profiles = await asyncio.to_thread(load_profiles, own_profiles)
     extender = Extender(settings, source, clock=clock, profiles=profiles)
     await extender.worker_auth.open()
+    await extender.requests.open()
     await asyncio.to_thread(extender.decisions.open)
     runners: list[web.AppRunner] = []
     try:
@@ -298,21 +322,23 @@ async def run_extender(settings: ExtenderSettings, source: Source) -> None:
 
     Raises: TaskEndedError when a background task ends by itself: the process must not stay up with a frozen view.
     """
-    gc.collect()  # before anybody calls
-    gc.freeze()
+    garbage = Garbage(clock=time.monotonic)
+    garbage.begin()  # before anybody calls
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     try:
         async with running_extender(settings, source) as extender:
-            extender.tasks.loop("settle-memory", _settle_memory(extender))
+            extender.metrics.collect_from(lambda: garbage_metrics(garbage))
+            extender.tasks.loop("garbage", _watch(garbage))
             await _until(stop, extender.tasks)
             log.info("stopping")
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
         await source.close()
+        garbage.end()
 
 
 async def _until(stop: asyncio.Event, tasks: Tasks) -> None:
@@ -329,17 +355,11 @@ async def _until(stop: asyncio.Event, tasks: Tasks) -> None:
         await asyncio.gather(stopped, failed, return_exceptions=True)
 
 
-async def _settle_memory(extender: Extender) -> None:
-    """Once the view is complete, take it out of the garbage collector's sight, as ``run_extender`` did with the code.
-
-    Its full passes over a million objects would hold up calls for 0.2 s at 40,000 pods, and nothing of them is cyclic:
-    so no pass is made here either, kube-scheduler is calling already.
-    """
-    while not extender.store.synced():  # noqa: ASYNC110 - the store has no event for it, and nobody waits for this
-        await asyncio.sleep(TICK_S)
-    gc.freeze()
-    log.info("view complete")
-    await asyncio.Event().wait()
+async def _watch(garbage: Garbage) -> None:
+    """Keep the garbage collector out of the way, until cancelled."""
+    while True:
+        await asyncio.sleep(EVERY_S)
+        garbage.look()
 
 
 async def _listen(extender: Extender, runners: list[web.AppRunner], listener: str, host: str, port: int) -> int:

@@ -11,6 +11,7 @@ from kvaware_extender.decision_log import DecisionLog
 from kvaware_extender.feed import Feed
 from kvaware_extender.findings import FindingsWriter
 from kvaware_extender.metrics import Metrics
+from kvaware_extender.request_metrics import RequestMetrics
 from kvaware_extender.view import View
 from kvaware_extender.wakeups import WakeUps
 from kvaware_extender.worker_figures import WorkerFigures
@@ -29,14 +30,17 @@ def register(
     decisions: DecisionLog,
     figures: WorkerFigures,
     findings: FindingsWriter,
+    requests: RequestMetrics,
     ready: Callable[[], bool],
 ) -> None:
     """Add the collectors. Labels: node and tenant names of the cluster, kinds."""
 
     def read() -> Iterator[Metric]:
-        yield gauge("scheduler_qps", "Calls of kube-scheduler answered per second, over 30 s.", metrics.qps())
+        text = "Calls of kube-scheduler answered, and requests decided about, per second, over 30 s."
+        yield gauge("scheduler_qps", text, metrics.qps())
         yield gauge("scheduler_queue_length", "Pods that were refused and not admitted since.", len(wakeups))
-        yield count("schedule_reject_count", "Refusals of pods, by filter or bind.", metrics.rejected)
+        text = "Refusals of pods, by filter or bind, and of requests."
+        yield count("schedule_reject_count", text, metrics.rejected + requests.refused)
         yield gauges("gpu_hbm_used_bytes", "HBM in use, as DCGM shows it.", "node", feed.used_bytes().items())
         yield gauge("kvaware_ready", "1 when decisions can be made.", float(ready()))
         ages = ((str(kind), age_s) for kind, age_s in view.ages().items() if age_s is not None)

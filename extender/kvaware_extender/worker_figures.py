@@ -40,7 +40,7 @@ class WorkerFigures:
         looked_at = 0
         for key in sorted(self._view.objects(Kind.INFERENCE_MODEL)):
             model = f"{key.namespace}/{key.name}"
-            for worker in self._workers.names(key):
+            for worker in self._workers.of_model(key):
                 looked_at += 1
                 if looked_at % WORKERS_AT_A_TIME == 0:
                     await asyncio.sleep(0)

@@ -1,15 +1,16 @@
 """``/v1``: what people and other rooms ask. While the view is stale the answer is 503: old must not look new."""
 
 import asyncio
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from aiohttp import web
 
 from kvaware_cluster import parse_pod
 from kvaware_crds.errors import WireError
-from kvaware_engine import Engine, NodeView, PodObservation
+from kvaware_engine import Engine, NodeView, PodObservation, TenantView
+from kvaware_engine.requests.limits import RequestUse
 from kvaware_extender.errors import ApiError
 from kvaware_extender.explained import recorded
 from kvaware_extender.freshness import Freshness
@@ -34,9 +35,15 @@ STALE: Final = {503: "The view of the cluster is stale (code StaleView, retryabl
 
 
 def v1_routes(
-    *, engine: Engine, view: View, freshness: Freshness, memory: Memory, clock: Callable[[], float]
+    *,
+    engine: Engine,
+    requests: Callable[[float], Sequence[RequestUse]],
+    view: View,
+    freshness: Freshness,
+    memory: Memory,
+    clock: Callable[[], float],
 ) -> tuple[Route, ...]:
-    """The routes under ``/v1``."""
+    """The routes under ``/v1`` about pods, nodes and tenants; ``requests`` tells tenants' use of requests now."""
 
     async def explain(request: web.Request) -> web.Response:
         pod = read_pod(decode(await read_at_most(request, MOST_BYTES)))
@@ -67,7 +74,9 @@ def v1_routes(
 
     async def tenants(_request: web.Request) -> web.Response:
         freshness.require()
-        return await answer({"items": engine.tenants()})
+        uses = {use.tenant: use for use in requests(clock())}
+        views = [(view, uses.get(view.tenant)) for view in engine.tenants()]
+        return await answer({"items": [tenant_of(view, use) for view, use in views]})
 
     def route(method: str, path: str, handler: Any, summary: str, answers: Mapping[int, str], **more: Any) -> Route:
         return Route(
@@ -101,13 +110,30 @@ def v1_routes(
             {200: "An Explanation.", 404: "There is no such pod that asks for GPUs or names a model."},
         ),
         route("GET", "/v1/nodes", nodes, "Every node with its GPUs and what they hold.", {200: "A list of nodes."}),
-        route("GET", "/v1/tenants", tenants, "Every tenant with its use and limits.", {200: "A list of tenants."}),
+        route(
+            "GET",
+            "/v1/tenants",
+            tenants,
+            "Every tenant with its use and limits, of pods and of requests.",
+            {200: "A list of tenants."},
+        ),
     )
 
 
 async def answer(value: Any) -> web.Response:
     """Frozen values, rendered in a thread: 5,000 candidates take some 50 ms."""
     return json_response(await asyncio.to_thread(render_json, value))
+
+
+def tenant_of(view: TenantView, use: RequestUse | None) -> dict[str, Any]:
+    """One tenant; ``requests`` is null where no quota names it for requests."""
+    told = {field.name: getattr(view, field.name) for field in fields(view)}
+    if use is None:
+        return {**told, "requests": None}
+    return {
+        **told,
+        "requests": {field.name: getattr(use, field.name) for field in fields(use) if field.name != "tenant"},
+    }
 
 
 def read_pod(raw: dict[str, Any]) -> PodObservation:
