@@ -19,6 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from kvaware_engine.blocks.hashing import HASH_BYTES
+from kvaware_engine.blocks.sizes import (
+    BYTEARRAY_BYTES,
+    DICT_GROWTH,
+    EMPTY_DICT_BYTES,
+    HASH_INT_BYTES,
+    INT_BYTES,
+    ROOM_RATIO,
+)
 
 __all__ = ["MAX_GROUP_BLOCKS", "NO_GROUP", "GroupTable"]
 
@@ -33,9 +41,9 @@ ROW_MASK: Final = 2**ROW_BITS - 1
 GENERATIONS: Final = 2**16
 
 READ: Final = Struct(">Q").unpack_from
-HASH_INT_BYTES: Final = 48
-"""Of a Python integer above 2^60, with what its allocation is rounded up to."""
-ROW_INT_BYTES: Final = 32
+ROW_BYTES: Final = HASH_INT_BYTES + INT_BYTES + BYTEARRAY_BYTES + EMPTY_DICT_BYTES
+"""Of a group's objects: its first hash and its row as integers, its hashes, its holders while there are none."""
+BLOCK_BYTES: Final = HASH_BYTES * ROOM_RATIO
 
 
 class GroupTable:
@@ -46,6 +54,7 @@ class GroupTable:
 
     __slots__ = (
         "_free",
+        "blocks",
         "capacity",
         "children",
         "generation",
@@ -53,10 +62,10 @@ class GroupTable:
         "heads",
         "hint",
         "hits",
+        "holder_bytes",
         "holders",
         "last",
         "length",
-        "object_bytes",
         "parent",
         "reach",
         "start",
@@ -91,8 +100,10 @@ class GroupTable:
         self.holders: npt.NDArray[Any] = np.empty(0, dtype=object)
         """``dict`` slot → resident blocks from its start; 0 where only later ones are. Integers only, so that the
         garbage collector does not track it."""
-        self.object_bytes = 0
-        """Size of all ``hashes`` and ``holders``."""
+        self.blocks = 0
+        """In all groups."""
+        self.holder_bytes = 0
+        """Of all ``holders``, beyond empty ones."""
         self.capacity = 0
         self.version = 0
         """Changes with the tree: a place that was found is still the right one while it does not."""
@@ -108,8 +119,8 @@ class GroupTable:
             self.start, self.length, self.last, self.parent, self.children, self.reach, self.hint, self.tick, self.hits,
             self.generation, self._free, self.hashes, self.holders,
         )  # fmt: skip
-        keys = len(self.heads) * (HASH_INT_BYTES + ROW_INT_BYTES)
-        return self.object_bytes + keys + getsizeof(self.heads) + sum(map(getsizeof, columns))
+        objects = len(self.heads) * ROW_BYTES + int(self.blocks * BLOCK_BYTES) + self.holder_bytes
+        return objects + getsizeof(self.heads) + sum(map(getsizeof, columns))
 
     def create(self, parent: int, start: int, data: bytes) -> int:
         """Add a group that nobody holds yet.
@@ -130,42 +141,39 @@ class GroupTable:
         self.parent[row] = parent
         self.hint[row] = 0
         self.hits[row] = 0
-        own = bytearray(data)
-        holders: dict[int, int] = {}
-        self.hashes[row] = own
-        self.holders[row] = holders
-        self.object_bytes += getsizeof(own) + getsizeof(holders)
+        self.hashes[row] = bytearray(data)
+        self.holders[row] = {}
+        self.blocks += blocks
         if parent >= 0:
             self.children[parent] += 1
-            self.reach[parent] = max(self.reach[parent], start - self.start[parent])
+            attached = start - self.start[parent]
+            self.reach[parent] = max(self.reach[parent], attached)
         self.version += 1
         return row
 
     def extend(self, row: int, data: bytes) -> None:
         """Add blocks at its end."""
-        own = self.hashes[row]
-        before = getsizeof(own)
+        own, blocks = self.hashes[row], len(data) // HASH_BYTES
         own += data
-        self.object_bytes += getsizeof(own) - before
-        self.length[row] += len(data) // HASH_BYTES
+        self.blocks += blocks
+        self.length[row] += blocks
         self.last[row] = READ(data, len(data) - HASH_BYTES)[0]
         self.version += 1
 
     def trim(self, row: int, blocks: int) -> None:
         """Forget its blocks from this one on; at least one stays."""
         own = self.hashes[row]
-        before = getsizeof(own)
         del own[blocks * HASH_BYTES :]
-        self.object_bytes += getsizeof(own) - before
+        self.blocks -= self.length[row] - blocks
         self.length[row] = blocks
         self.last[row] = READ(own, (blocks - 1) * HASH_BYTES)[0]
         self.version += 1
 
     def free(self, row: int) -> int:
         """Forget a group without children. Returns: its parent."""
-        own, parent = self.hashes[row], self.parent[row]
-        del self.heads[READ(own)[0]]
-        self.object_bytes -= getsizeof(own) + getsizeof(self.holders[row])
+        parent = self.parent[row]
+        del self.heads[READ(self.hashes[row])[0]]
+        self.blocks -= self.length[row]
         self.hashes[row] = self.holders[row] = None
         self.parent[row] = FREE
         self.generation[row] = (self.generation[row] + 1) % GENERATIONS
@@ -176,6 +184,18 @@ class GroupTable:
                 self.reach[parent] = 0
         self.version += 1
         return parent
+
+    def gain(self, row: int, slot: int, count: int) -> None:
+        """Add a holder."""
+        holders = self.holders[row]
+        self.holder_bytes += DICT_GROWTH.get(len(holders), 0)
+        holders[slot] = count
+
+    def lose(self, row: int, slot: int) -> None:
+        """Take a holder out."""
+        holders = self.holders[row]
+        del holders[slot]
+        self.holder_bytes -= DICT_GROWTH.get(len(holders), 0)
 
     def handle(self, row: int) -> int:
         """Give a name of the group that no later group in the same row has (but for the 65,536th)."""

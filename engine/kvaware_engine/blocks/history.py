@@ -177,7 +177,7 @@ class History:
             own.order.move_to_end(before, last=False)
 
     def _put_all(self, slot: int, own: WorkerHistory) -> bool:
-        """Put in order again what was left out because somebody else's blocks went on from it. Returns: If there is any."""
+        """Put in order what was left out because somebody else's blocks went on from it. Returns: If there is any."""
         for handle in own.kept:
             row = self._index.row_of(handle)
             if row is None or not self._index.held_children(slot, row)[0]:

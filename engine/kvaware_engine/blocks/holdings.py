@@ -5,11 +5,12 @@ server that evicts one tail block at a time lowers it. Whatever is not so (a hol
 blocks that are only expected) is kept as bit masks, bit n for the group's block n, for as long as it is not so.
 """
 
-from collections.abc import Callable
 from sys import getsizeof
 from typing import Final, NamedTuple, assert_never
 
 from kvaware_engine.blocks.groups import GroupTable
+from kvaware_engine.blocks.shapes import Shapes
+from kvaware_engine.blocks.sizes import ENTRY_BYTES, INT_BYTES
 from kvaware_engine.observations import Tier
 
 __all__ = ["MAX_SLOTS", "Holdings"]
@@ -23,10 +24,13 @@ TRIM_BLOCKS: Final = 16
 """A group's end that nobody holds is forgotten when it is so long."""
 TRIM_HOLDERS: Final = 8
 """With more holders it is not looked for: somebody will have it, and looking takes 0.1 us each."""
-ENTRY_BYTES: Final = 32 + 48
-"""Of an entry of a dictionary of integers, at an average load, with its key."""
-EMPTY_BYTES: Final = getsizeof({})
-EXPECTED_BYTES: Final = ENTRY_BYTES + getsizeof([0]) + 8
+MASK_BYTES: Final = ENTRY_BYTES + INT_BYTES
+"""Of a mask's entry, without the mask."""
+PAIR_BYTES: Final = ENTRY_BYTES + INT_BYTES
+"""Of a group at one slot."""
+SLOT_BYTES: Final = getsizeof({}) + 8 * (1 + len(Tier))
+NO_MASK_BYTES: Final = MASK_BYTES + getsizeof(0)
+EXPECTED_BYTES: Final = MASK_BYTES + getsizeof([0]) + 8
 """Of what is expected of one group at one slot, mostly once."""
 
 
@@ -52,26 +56,25 @@ class Holdings:
         "_expected",
         "_hbm",
         "_mask_bytes",
-        "_slot_bytes",
+        "_pairs",
         "_ssd",
         "dropped",
-        "forget_shape",
         "groups",
         "held",
         "loose",
         "lower",
+        "shapes",
         "slots",
     )
 
-    def __init__(self, groups: GroupTable, forget_shape: Callable[[int], None]) -> None:
+    def __init__(self, groups: GroupTable) -> None:
         """Begin with nobody.
 
         Args:
             groups: The tree.
-            forget_shape: Called with a group's row when its holders change.
         """
         self.groups = groups
-        self.forget_shape = forget_shape
+        self.shapes = Shapes()
         self.slots: list[dict[int, int]] = []
         """By slot: row → held children of it * 2^16 + the most blocks of it that one of them needs, at least. A row is
         there while the slot holds blocks of it or of a child."""
@@ -90,14 +93,15 @@ class Holdings:
         self._expected: dict[int, list[int]] = {}
         """The same → for each expectation, up to which block."""
         self._mask_bytes = 0
-        self._slot_bytes = 0
-        """Size of all of ``slots``."""
+        self._pairs = 0
+        """Entries in all of ``slots``."""
 
     @property
     def size_bytes(self) -> int:
         """Memory of all of it but the counts, which are the groups' own."""
         masks = sum(map(getsizeof, (self._hbm, self._cpu, self._ssd, self._expected, self.lower)))
-        return self._slot_bytes + masks + self._mask_bytes + len(self._expected) * EXPECTED_BYTES
+        masks += self._mask_bytes + len(self._expected) * EXPECTED_BYTES
+        return self._pairs * PAIR_BYTES + len(self.slots) * SLOT_BYTES + masks + self.shapes.size_bytes
 
     def know(self, slot: int) -> None:
         """Make room for a slot."""
@@ -105,7 +109,6 @@ class Holdings:
             raise ValueError(f"slot: expected 0 to {MAX_SLOTS - 1}, got {slot}")
         while len(self.slots) <= slot:
             self.slots.append({})
-            self._slot_bytes += EMPTY_BYTES
             for counts in self.held.values():
                 counts.append(0)
 
@@ -181,6 +184,12 @@ class Holdings:
     def expect(self, slot: int, row: int, end: int) -> bool:
         """Assume that the slot holds the group's first blocks, to before ``end``. Returns: False: it does."""
         key = row << SLOT_BITS | slot
+        if key not in self._hbm and slot not in self.groups.holders[row]:  # nearly always
+            self._expected[key] = [end]
+            self._hbm[key] = 0
+            self._mask_bytes += NO_MASK_BYTES
+            self._set_count(slot, row, end)
+            return True
         expected = self._expected.get(key)
         if expected is None and self.count(slot, row) >= end:
             return False
@@ -197,6 +206,11 @@ class Holdings:
         expected = self._expected.get(key)
         if expected is None or end not in expected:
             return
+        if len(expected) == 1 and not self._hbm[key] and key not in self._cpu and key not in self._ssd:
+            del self._expected[key], self._hbm[key]  # nothing was confirmed
+            self._mask_bytes -= NO_MASK_BYTES
+            self._set_count(slot, row, -1)
+            return
         masks = self.masks(slot, row)
         expected.remove(end)
         if not expected:
@@ -210,7 +224,7 @@ class Holdings:
             if slot in self.groups.holders[row]:
                 self._strip(slot, row)
         if rows:
-            self._slot_bytes += EMPTY_BYTES - getsizeof(self.slots[slot])
+            self._pairs -= len(rows)
             self.slots[slot] = {}
             self.loose.pop(slot, None)
         for row in rows:
@@ -228,7 +242,6 @@ class Holdings:
         """Forget the group if nobody holds it and nothing goes on from it, and then what it went on from."""
         groups = self.groups
         while row >= 0 and groups.holders[row] is not None and not groups.holders[row] and not groups.children[row]:
-            self.forget_shape(row)
             row = groups.free(row)
 
     def children(self, slot: int, row: int) -> tuple[int, int]:
@@ -243,9 +256,8 @@ class Holdings:
         self._book(slot, masks, Masks(0, 0, 0, 0))
         self._forget_masks(slot, row, key)
         self._expected.pop(key, None)
-        holders = self.groups.holders[row]
-        del holders[slot]
-        self.forget_shape(row)
+        self.groups.lose(row, slot)
+        self.shapes.forget(row)
 
     def _set(self, slot: int, row: int, masks: Masks) -> None:
         """Make this what the slot holds of the group."""
@@ -277,7 +289,7 @@ class Holdings:
         for kept, mask in ((self._hbm, masks.hbm), (self._cpu, masks.cpu), (self._ssd, masks.ssd)):
             if mask or kept is self._hbm:
                 kept[key] = mask
-                self._mask_bytes += ENTRY_BYTES + getsizeof(mask)
+                self._mask_bytes += MASK_BYTES + getsizeof(mask)
         present = masks.hbm | masks.expected
         cpu, ssd = masks.cpu & ~present, masks.ssd & ~present & ~masks.cpu
         if cpu or ssd:
@@ -287,7 +299,7 @@ class Holdings:
         for kept in (self._hbm, self._cpu, self._ssd):
             mask = kept.pop(key, None)
             if mask is not None:
-                self._mask_bytes -= ENTRY_BYTES + getsizeof(mask)
+                self._mask_bytes -= MASK_BYTES + getsizeof(mask)
         lower = self.lower.get(row)
         if lower is not None and lower.pop(slot, None) is not None and not lower:
             del self.lower[row]
@@ -299,10 +311,8 @@ class Holdings:
         before = holders.get(slot)
         if count <= 0 and (count < 0 or (row << SLOT_BITS | slot) not in self._hbm):
             if before is not None:
-                size = getsizeof(holders)
-                del holders[slot]
-                groups.object_bytes += getsizeof(holders) - size
-                self.forget_shape(row)
+                groups.lose(row, slot)
+                self.shapes.forget(row)
                 self._leave(slot, row)
                 if not holders:
                     self.drop_if_unused(row)
@@ -312,13 +322,12 @@ class Holdings:
         if before == count:
             return
         if before is None:
-            size = getsizeof(holders)
-            holders[slot] = count
-            groups.object_bytes += getsizeof(holders) - size
+            groups.gain(row, slot, count)
             self._join(slot, row)
         else:
             holders[slot] = count
-        self.forget_shape(row)
+        if row in self.shapes.made:
+            self.shapes.forget(row)
         if before is not None and count < before:
             self._find_loose(slot, row, count)
             if before == groups.length[row]:
@@ -329,16 +338,16 @@ class Holdings:
     def _join(self, slot: int, row: int) -> None:
         """The slot holds something of the group, as it did not before."""
         groups, own = self.groups, self.slots[slot]
-        size = getsizeof(own)
+        before = len(own)
         own.setdefault(row, 0)
         parent = groups.parent[row]
         if parent < 0:
-            self._slot_bytes += getsizeof(own) - size
+            self._pairs += len(own) - before
             return
         attached = groups.start[row] - groups.start[parent]
         kept = own.get(parent, 0) + ONE_CHILD
-        own[parent] = max(kept, kept & ~REACH_MASK | attached)
-        self._slot_bytes += getsizeof(own) - size
+        own[parent] = kept if kept & REACH_MASK >= attached else kept & ~REACH_MASK | attached
+        self._pairs += len(own) - before
         if groups.holders[parent].get(slot, 0) < attached:
             self.loose.setdefault(slot, {})[row] = None
 
@@ -346,20 +355,21 @@ class Holdings:
         """The slot holds nothing of the group any more."""
         groups, own = self.groups, self.slots[slot]
         self._fasten_one(slot, row)
+        before = len(own)
         if own[row] < ONE_CHILD:
             del own[row]
         else:
             self._find_loose(slot, row, 0)
         parent = groups.parent[row]
-        if parent < 0:
-            return
-        kept = own[parent] - ONE_CHILD
-        if kept >= ONE_CHILD:
-            own[parent] = kept
-        elif slot in groups.holders[parent]:
-            own[parent] = 0
-        else:
-            del own[parent]
+        if parent >= 0:
+            kept = own[parent] - ONE_CHILD
+            if kept >= ONE_CHILD:
+                own[parent] = kept
+            elif slot in groups.holders[parent]:
+                own[parent] = 0
+            else:
+                del own[parent]
+        self._pairs += len(own) - before
 
     def _find_loose(self, slot: int, row: int, count: int) -> None:
         """The slot holds no more than ``count`` blocks of the group: which children does it hold that need more?"""

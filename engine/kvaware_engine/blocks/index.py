@@ -16,7 +16,7 @@ from kvaware_engine.blocks.groups import MAX_GROUP_BLOCKS, NO_GROUP, ROW_BITS, G
 from kvaware_engine.blocks.hashing import HASH_BYTES, hashes_of, packed
 from kvaware_engine.blocks.holdings import Holdings
 from kvaware_engine.observations import Tier
-from kvaware_engine.requests.words import FloatArray, IntArray
+from kvaware_engine.requests.words import FloatArray
 
 __all__ = ["BlockIndex", "Expectation", "GroupView", "Match", "Run"]
 
@@ -35,9 +35,6 @@ VICTIMS: Final = 1024
 
 Run = tuple[int, int, int]
 """Blocks that stand side by side in one group: its row, the first's offset and the one after the last's."""
-Shape = tuple[IntArray | slice, FloatArray, FloatArray, int, int]
-"""A group's holders: their slots, up to which block each holds it, an array of the same shape to compute in, and the
-least and the most of the counts. Slots that are all of a range are a slice: at 7,000 workers 1 us instead of 10."""
 NOTHING_LOWER: Final[Mapping[int, tuple[int, int]]] = MappingProxyType({})
 
 
@@ -99,8 +96,6 @@ class BlockIndex:
         "_limit",
         "_offset",
         "_on_clear",
-        "_shape_slots",
-        "_shapes",
         "_victims",
         "budget",
     )
@@ -108,12 +103,9 @@ class BlockIndex:
     def __init__(self, budget: IndexBudget) -> None:
         self.budget = budget
         self._groups = GroupTable()
-        self._shapes: dict[int, Shape] = {}
-        """By row, made when needed."""
         self._limit, self._offset = np.zeros(1), np.zeros(1)
         """For one number each: as an array it costs a third of what it costs numpy as a Python number."""
-        self._shape_slots = 0
-        self._holdings = Holdings(self._groups, self._forget_shape)
+        self._holdings = Holdings(self._groups)
         self._on_clear: list[Callable[[int], None]] = []
         self._victims: list[tuple[int, int]] = []
         """(tick, row) of what is forgotten next, the last first."""
@@ -130,7 +122,7 @@ class BlockIndex:
         """
         out.fill(0.0)
         match = Match()
-        groups, shapes, total = self._groups, self._shapes, len(hashes)
+        groups, shapes, total = self._groups, self._holdings.shapes, len(hashes)
         match.version = groups.version
         if not total:
             return match
@@ -154,7 +146,7 @@ class BlockIndex:
                     out[slot] = depth
                     deepest = max(deepest, depth)
             else:
-                slots, counts, depths, least, most = shapes.get(row) or self._shape(row)
+                slots, counts, depths, least, most = shapes.made.get(row) or shapes.make(row, holders)
                 if least >= end - start:
                     out[slots] = deepest = end
                 else:
@@ -169,9 +161,9 @@ class BlockIndex:
             row = find(hashes[end])
         match.known_blocks = start
         match.deepest_blocks = deepest
-        if self._holdings.loose:
+        if self._holdings.loose and path:
             self._correct(match, out)
-        if self._holdings.lower:
+        if self._holdings.lower and path:
             match.lower = self._lower(match, out)
         return match
 
@@ -190,9 +182,7 @@ class BlockIndex:
     @property
     def blocks(self) -> int:
         """Blocks that are known, each once, whoever holds it."""
-        return int(
-            np.frombuffer(self._groups.length, np.int32)[np.frombuffer(self._groups.parent, np.int32) >= NO_GROUP].sum()
-        )
+        return self._groups.blocks
 
     @property
     def group_count(self) -> int:
@@ -202,8 +192,7 @@ class BlockIndex:
     @property
     def size_bytes(self) -> int:
         """Memory of all of it."""
-        shapes = self._shape_slots * SHAPE_SLOT_BYTES + len(self._shapes) * SHAPE_BYTES
-        return self._groups.size_bytes + self._holdings.size_bytes + shapes
+        return self._groups.size_bytes + self._holdings.size_bytes
 
     # ── what is resident ──
 
@@ -243,7 +232,7 @@ class BlockIndex:
             at = self._groups.start[row]
             if at + end > first:
                 known += self._holdings.remove(slot, row, max(0, first - at), end, tier)
-        return len(hashes) - first - known
+        return max(0, len(hashes) - first) - known
 
     def clear(self, slot: int) -> None:
         """The worker holds nothing any more, nothing is expected of it, and who keeps places of it hears of it."""
@@ -458,28 +447,6 @@ class BlockIndex:
         groups = self._groups
         holders = groups.holders[row]
         return groups.reach[row] < groups.length[row] and (not holders or (len(holders) == 1 and slot in holders))
-
-    def _shape(self, row: int) -> Shape:
-        """Give a group's holders as arrays, kept until they change."""
-        holders: dict[int, int] = self._groups.holders[row]
-        size = len(holders)
-        if self._shape_slots + size > SHAPES_SLOTS:
-            self._shapes.clear()
-            self._shape_slots = 0
-        slots = np.fromiter(holders, np.int64, size)
-        counts = np.fromiter(holders.values(), np.float64, size)
-        order = np.argsort(slots)
-        slots, counts = slots[order], counts[order]
-        first, last = int(slots[0]), int(slots[-1])
-        places: IntArray | slice = slice(first, last + 1) if last - first + 1 == size else slots
-        shape = self._shapes[row] = (places, counts, np.empty(size), int(counts.min()), int(counts.max()))
-        self._shape_slots += size
-        return shape
-
-    def _forget_shape(self, row: int) -> None:
-        shape = self._shapes.pop(row, None)
-        if shape is not None:
-            self._shape_slots -= len(shape[1])
 
     def _correct(self, match: Match, out: FloatArray) -> None:
         """Write the depths of workers that hold later groups without all before them."""
