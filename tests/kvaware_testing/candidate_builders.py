@@ -134,6 +134,7 @@ def candidates(
     slots = len(seats) + empty_slots
     figures = np.zeros((FIGURES, slots))
     figures[[Figure.KV_TOTAL_TOKENS, Figure.KV_FREE_TOKENS, Figure.GPU_UTILIZATION_RATIO, Figure.HBM_USED_BYTES]] = nan
+    figures[Figure.KV_FREE_TOKENS] = inf
     figures[Figure.FREE_AT_S] = -inf
     figures[Figure.BARRED, len(seats) :] = inf
     for slot, each in enumerate(seats):

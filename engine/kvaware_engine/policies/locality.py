@@ -63,8 +63,10 @@ class Locality(Policy):
             from_ssd = np.minimum(more, ssd)
             worth = more * (table.recompute - table.remote_memory)
             worth -= from_ssd * (table.remote_ssd - table.remote_memory)
-            allowed = row.at_once | row.by_prefill
+            allowed = more > 0
             if candidates.remote_bytes is not None:
                 allowed &= more * (candidates.bytes_per_token or 0.0) <= candidates.remote_bytes
-            np.maximum(spared, worth, out=spared, where=allowed & (more > 0))
+            for bar in (row.at_once, row.by_prefill):
+                if bar is not None:
+                    np.maximum(spared, worth, out=spared, where=allowed & (bar == 0))
         return spared

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Final
 
+import numpy as np
+
 from kvaware_engine.policies.base import Policy
 from kvaware_engine.requests.candidates import Candidates
 from kvaware_engine.requests.figures import Figure
@@ -63,18 +65,22 @@ def choose_by(costs: FloatArray, last_chosen: FloatArray) -> Choice | None:
     costs[second] = inf
     third_least = costs.item(costs.argmin())
     costs[first], costs[second] = least, next_least
-    if next_least - least <= TIE_MS:
-        first = _in_turn(costs, least, last_chosen)
-    elif third_least - next_least > TIE_MS:
-        return Choice(chosen=first, runner_up=second, costs=costs)
+    if next_least - least > TIE_MS:
+        if third_least - next_least > TIE_MS:
+            return Choice(chosen=first, runner_up=second, costs=costs)
+    else:
+        in_turn = _in_turn(costs, least, last_chosen)
+        first = int(in_turn.argmin())
+        if costs.item(first) != least or next_least == least:  # the least of the others is the same
+            in_turn[first] = inf
+            return Choice(chosen=first, runner_up=int(in_turn.argmin()), costs=costs)
     kept = costs.item(first)
     costs[first] = inf
-    second = _in_turn(costs, costs.item(costs.argmin()), last_chosen)
+    second = int(_in_turn(costs, costs.item(costs.argmin()), last_chosen).argmin())
     costs[first] = kept
     return Choice(chosen=first, runner_up=second, costs=costs)
 
 
-def _in_turn(costs: FloatArray, least: float, last_chosen: FloatArray) -> int:
-    """Of those that cost the least, the one chosen least recently, then the lower slot."""
-    equal = (costs <= least + TIE_MS).nonzero()[0]
-    return int(equal[last_chosen.take(equal).argmin()])
+def _in_turn(costs: FloatArray, least: float, last_chosen: FloatArray) -> FloatArray:
+    """When those that cost the least were chosen last, infinite for the others: argmin goes by turns, then by slot."""
+    return np.where(costs <= least + TIE_MS, last_chosen, inf)

@@ -4,10 +4,16 @@ The full scan of every decision, so it is on the path of every request: some twe
 lower tiers, no pool is short of room and nothing can be brought from elsewhere, which is the usual case; each of the
 others adds its calls, for the workers that it concerns where those are few.
 
+What is odd here is so because of what numpy takes for 64 numbers: 0.45 µs for an operation on two arrays of one shape
+or with one of no dimension, 0.7 to 1.4 with a Python number, which is made an array first; 4 for ``np.maximum`` with a
+number of either kind; 0.3 for ``argmin`` and 3 for ``min``.
+
 With n prompt tokens of which m are held, prefill takes a + b·(n-m) + c·(n²-m²) (``HardwareProfile.prefill_ms`` with
 u = n-m uncached): what holders are spared is m·(b + c·m), and for the others it is one number per hardware class.
 """
 
+from itertools import chain
+from math import inf
 from typing import Final
 
 import numpy as np
@@ -36,6 +42,9 @@ _CLASS: Final = int(Figure.HARDWARE_CLASS)
 # Plain numbers: an IntEnum's member as an index costs 0.1 µs each time.
 
 _MS_PER_S: Final = 1000.0
+_MS_IN_S: Final = np.array(_MS_PER_S)
+_LEAST_HELD: Final = 1e-9
+"""Tokens: a pool of which no more is held is empty."""
 
 Rates = tuple[FloatArray | float, FloatArray | float, FloatArray | float]
 
@@ -48,72 +57,83 @@ def costs_ms(candidates: Candidates) -> FloatArray:
     need = need_of(candidates)
     figures = candidates.figures
     # Half a step, decoding, displacement of all that the prompt and its answer need, risk: four rows, one BLAS call.
-    weights = np.array((1.0, need.output_tokens, need.room_tokens, 1.0))
-    total: FloatArray = np.dot(weights, figures[_HALF_STEP : _RISK + 1])
+    total: FloatArray = np.dot(_weights(need), figures[_HALF_STEP : _RISK + 1])
     queue = waits_ms(candidates)
     total += queue
+    rates = whole, linear, squared = _rates(candidates, need)
+    total += whole - need.gain_ms
     held: FloatArray | None = None
     if candidates.deepest_tokens > 0:
         held = held_tokens(candidates)
-    rates = whole, linear, squared = _rates(candidates, need)
-    total += whole - need.gain_ms
-    if held is not None:
-        saved = held * squared
-        saved += linear
-        saved += figures[_PRESSURE]
-        saved *= held
-        total -= saved
+        spared = held * squared
+        spared += linear
+        spared += figures[_PRESSURE]
+        spared *= held
+        total -= spared
     wait: FloatArray | None = None
-    tight = (figures[_KV_FREE] < need.room_tokens).nonzero()[0]  # not where it is unknown: that is no shortage
-    if len(tight):
+    tight = _tight(candidates, need)
+    if tight is not None:
         wait = queue + figures[_HALF_STEP]
-        _wait_for_room(candidates, need, tight, held=held, total=total, wait=wait)
+        fresh = np.full(len(tight), need.room_tokens) if held is None else need.room_tokens - held.take(tight)
+        room, uncharged = _short(candidates, need, tight, fresh)
+        total[tight] += room - uncharged
+        wait[tight] += room
     best = total
-    if held is not None:
+    if held is not None and need.prefills:
         if candidates.lower_tokens and candidates.bytes_per_token is not None:
             best = _with_lower_tiers(candidates, need, total=total, queue=queue, whole=whole)
-        if need.prefills and can_transfer(candidates):
+        if can_transfer(candidates):
             if wait is None:
                 wait = queue + figures[_HALF_STEP]
             best = _with_transfers(candidates, need, total=total, best=best, held=held, wait=wait, rates=rates)
+    elif held is not None and candidates.lower_tokens and candidates.bytes_per_token is not None:
+        at, load = _loads(candidates)
+        total[at] += load
     if candidates.demand.current_worker is not None:
         best = _with_waiting(candidates, best)
     best += candidates.barred
     return best
 
 
+def waits_ms(candidates: Candidates) -> FloatArray:
+    """Until the prompts that wait ahead of this demand are computed. Shape (slots,), 0 or more; a new array."""
+    waits = candidates.waits_ahead_ms
+    if waits is None:
+        queue: FloatArray = candidates.figures[_FREE_AT] - np.array(candidates.now_s)
+        queue *= _MS_IN_S
+        waits = queue
+    else:
+        queue = np.empty(len(waits))
+    np.maximum(waits, np.zeros(len(waits)), out=queue)
+    return queue
+
+
 def begin_ms(candidates: Candidates) -> FloatArray:
     """Until the demand begins there: queue, half a step, room in the pool. Shape (slots,), 0 or more; a new array."""
-    need, figures = need_of(candidates), candidates.figures
+    need = need_of(candidates)
     wait = waits_ms(candidates)
-    wait += figures[_HALF_STEP]
-    tight = (figures[_KV_FREE] < need.room_tokens).nonzero()[0]
-    if len(tight):
-        held = held_tokens(candidates).take(tight)
-        room, _ = _short(candidates, need, tight, need.room_tokens - held)
-        wait[tight] += room
+    wait += candidates.figures[_HALF_STEP]
+    tight = _tight(candidates, need)
+    if tight is not None:
+        fresh = need.room_tokens - held_tokens(candidates).take(tight)
+        wait[tight] += _short(candidates, need, tight, fresh)[0]
     return wait
 
 
 def held_tokens(candidates: Candidates) -> FloatArray:
     """Of the prompt, what is expected to be there. Shape (slots,); a new array."""
-    held: FloatArray = candidates.matched_tokens * candidates.figures[_CONFIDENCE]
+    confidence = candidates.figures[_CONFIDENCE]
+    held: FloatArray = candidates.matched_tokens * confidence
     if candidates.lower_tokens and candidates.bytes_per_token is None:
-        _without_lower(candidates, held)
+        # No load can be priced: what lies in lower tiers counts as not held.
+        for slot, (cpu, ssd) in candidates.lower_tokens.items():
+            held[slot] -= (cpu + ssd) * confidence[slot]
     return held
 
 
-def waits_ms(candidates: Candidates) -> FloatArray:
-    """Until the prompts that wait ahead of this demand are computed. Shape (slots,), 0 or more; a new array."""
-    waits = candidates.waits_ahead_ms
-    if waits is None:
-        queue: FloatArray = candidates.figures[_FREE_AT] - candidates.now_s
-        queue *= _MS_PER_S
-    else:
-        queue = waits.copy()
-    # Not 0.0: numpy takes 3 µs to make room for a Python number here, and 0.2 µs for an array of zeros.
-    np.maximum(queue, np.zeros(len(queue)), out=queue)
-    return queue
+def _weights(need: Need) -> FloatArray:
+    """Of HALF_STEP_MS, DECODE_MS_PER_TOKEN, PRESSURE_MS_PER_TOKEN and RISK_MS."""
+    return np.array((1.0, need.output_tokens, need.room_tokens, 1.0))
 
 
 def _rates(candidates: Candidates, need: Need) -> Rates:
@@ -124,30 +144,29 @@ def _rates(candidates: Candidates, need: Need) -> Rates:
     if not need.prefills:
         return 0.0, 0.0, 0.0
     tokens, scale = need.input_tokens, 1 + need.congestion
-    rates = [
-        (
-            scale
-            * (
-                profile.prefill_base_ms
-                + tokens * (profile.prefill_ms_per_token + tokens * profile.prefill_ms_per_token_squared)
-            ),
-            scale * profile.prefill_ms_per_token,
-            scale * profile.prefill_ms_per_token_squared,
-        )
-        for profile in candidates.classes
-    ]
+    rates: list[tuple[float, float, float]] = []
+    for profile in candidates.classes:
+        linear, squared = profile.prefill_ms_per_token, profile.prefill_ms_per_token_squared
+        whole = profile.prefill_base_ms + tokens * (linear + tokens * squared)
+        rates.append((scale * whole, scale * linear, scale * squared))
     if len(rates) == 1:
         return rates[0]
     at = candidates.figures[_CLASS].astype(np.int64)
-    base, linear, squared = np.array(rates).T.take(at, axis=1)
-    return base, linear, squared
+    whole_of, linear_of, squared_of = np.array(rates).T.take(at, axis=1)
+    return whole_of, linear_of, squared_of
 
 
-def _without_lower(candidates: Candidates, held: FloatArray) -> None:
-    """Where the size of a token's KV is unknown no load can be priced: what lies in lower tiers counts as not held."""
-    confidence = candidates.figures[_CONFIDENCE]
-    for slot, (cpu, ssd) in candidates.lower_tokens.items():
-        held[slot] -= (cpu + ssd) * confidence[slot]
+def _tight(candidates: Candidates, need: Need) -> IntArray | None:
+    """Slots whose pool may have no room for all of the prompt and its answer; None: there is none.
+
+    A pool of which nothing is known is not short of room.
+    """
+    free = candidates.figures[_KV_FREE]
+    # Of numbers with a NaN argmin finds that: only then, or where there is a shortage, each one is looked at.
+    if free.item(free.argmin()) >= need.room_tokens:
+        return None
+    tight: IntArray = (free < need.room_tokens).nonzero()[0]
+    return tight if len(tight) else None
 
 
 def _short(candidates: Candidates, need: Need, at: IntArray, fresh: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -161,31 +180,27 @@ def _short(candidates: Candidates, need: Need, at: IntArray, fresh: FloatArray) 
     Returns: Milliseconds, shape as ``at``, each.
     """
     figures = candidates.figures
-    zero = np.zeros(len(at))
-    free = np.maximum(figures[_KV_FREE].take(at), zero)
-    short = np.fmax(fresh - free, zero)  # fmax: what is unknown is not short
-    held = figures[_KV_TOTAL].take(at) - free
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = short / held
-    share[~(held > 0)] = 1.0
-    np.minimum(share, 1.0, out=share)
+    free = np.maximum(figures[_KV_FREE].take(at), 0.0)
+    short = np.fmax(fresh - free, 0.0)  # fmax and fmin pass over what is unknown
+    held = np.fmax(figures[_KV_TOTAL].take(at) - free, _LEAST_HELD)
+    share = np.fmin(short / held, 1.0)
     rest = figures[_REMAINING].take(at) / np.maximum(figures[_REQUESTS].take(at), 1.0)
-    np.maximum(rest, max(need.output_tokens / 2, 1.0), out=rest)
+    rest = np.maximum(rest, max(need.output_tokens / 2, 1.0))
     half = figures[_HALF_STEP].take(at)
     step = np.where(half > 0, 2 * half, figures[_DECODE].take(at))
-    room = share * rest * step
-    room[~(short > 0)] = 0.0
-    return room, short * figures[_PRESSURE].take(at)
+    return share * rest * step, short * figures[_PRESSURE].take(at)
 
 
-def _wait_for_room(
-    candidates: Candidates, need: Need, at: IntArray, *, held: FloatArray | None, total: FloatArray, wait: FloatArray
-) -> None:
-    """Where the pool is short of room, charge the wait for it instead of the displacement; in place."""
-    fresh = np.full(len(at), need.room_tokens) if held is None else need.room_tokens - held.take(at)
-    room, uncharged = _short(candidates, need, at, fresh)
-    total[at] += room - uncharged
-    wait[at] += room
+def _loads(candidates: Candidates) -> tuple[IntArray, FloatArray]:
+    """Slots with tokens in lower tiers, and what bringing those into HBM takes there, in milliseconds."""
+    lower, links = candidates.lower_tokens, candidates.settings.links
+    count = len(lower)
+    at = np.fromiter(lower, dtype=np.int64, count=count)
+    tokens = np.fromiter(chain.from_iterable(lower.values()), dtype=np.float64, count=2 * count).reshape(count, 2)
+    per_token = (candidates.bytes_per_token or 0.0) * _MS_PER_S
+    load: FloatArray = tokens @ np.array((per_token / links.host_bytes_per_s, per_token / links.disk_bytes_per_s))
+    load *= candidates.figures[_CONFIDENCE].take(at)
+    return at, load
 
 
 def _with_lower_tiers(
@@ -193,26 +208,18 @@ def _with_lower_tiers(
 ) -> FloatArray:
     """Charge loads from own tiers to ``total``, in place.
 
-    Returns: The least of that and computing all of the prompt.
+    Returns: The least of that and computing all of the prompt; a new array.
     """
-    lower, figures, links = candidates.lower_tokens, candidates.figures, candidates.settings.links
-    at = np.fromiter(lower, dtype=np.int64, count=len(lower))
-    tokens = np.array(list(lower.values()))
-    per_token = (candidates.bytes_per_token or 0.0) * _MS_PER_S
-    load = tokens[:, 0] * (per_token / links.host_bytes_per_s) + tokens[:, 1] * (per_token / links.disk_bytes_per_s)
-    load *= figures[_CONFIDENCE].take(at)
+    at, load = _loads(candidates)
     total[at] += load
-    if not need.prefills:
-        return total
     best = total.copy()
     # All computed: as if nothing were held there.
-    alone = np.array((1.0, need.output_tokens, need.room_tokens, 1.0)) @ figures[_HALF_STEP : _RISK + 1].take(
-        at, axis=1
-    )
+    alone: FloatArray = _weights(need) @ candidates.figures[_HALF_STEP : _RISK + 1].take(at, axis=1)
     alone += queue.take(at)
     alone += (whole if isinstance(whole, float) else whole.take(at)) - need.gain_ms
-    room, uncharged = _short(candidates, need, at, np.full(len(at), need.room_tokens))
-    alone += room - uncharged
+    if _tight(candidates, need) is not None:
+        room, uncharged = _short(candidates, need, at, np.full(len(at), need.room_tokens))
+        alone += room - uncharged
     best[at] = np.minimum(best.take(at), alone)
     return best
 
@@ -227,34 +234,53 @@ def _with_transfers(
     wait: FloatArray,
     rates: Rates,
 ) -> FloatArray:
-    """The least of ``best`` and every read or copy from another worker; a new array."""
-    settings, figures = candidates.settings, candidates.figures
+    """The least of ``best`` and every read or copy from another worker; a new array.
+
+    Who holds no less than the source gets the price of an empty transfer, which is never the least.
+    """
+    costs, figures = candidates.settings.costs, candidates.figures
     reach = candidates.reach or Reach(candidates.facts)
     bytes_per_token = candidates.bytes_per_token or 0.0
-    ms_per_byte = _MS_PER_S / np.array(hop_bytes_per_s(settings.links))
+    ms_per_byte = _MS_PER_S / np.array(hop_bytes_per_s(candidates.settings.links))
     in_flight = figures[_IN_FLIGHT]
+    busy = in_flight.item(in_flight.argmax()) > 0
     _, linear, squared = rates
-    penalty_ms = settings.costs.remote_step_penalty_ms * need.output_tokens
+    penalty_ms = costs.remote_step_penalty_ms * need.output_tokens
+    zero = np.zeros(len(total))
     best = best.copy()
     for source in sources_of(candidates):
         row = reach.row(source.slot)
         more = source.tokens - held
+        np.maximum(more, zero, out=more)
         moved = more * bytes_per_token
-        front = np.maximum(in_flight, in_flight.item(source.slot)) * row.wired
-        takes = (moved + front) * ms_per_byte.take(row.hops)
-        takes += settings.costs.transfer_latency_ms + source.load_ms - wait
-        before = total - more * (linear + squared * (source.tokens + held))
-        further = more > 0
-        readable = further if candidates.remote_bytes is None else further & (moved <= candidates.remote_bytes)
-        movable = further if candidates.migration_bytes is None else further & (moved <= candidates.migration_bytes)
-        for allowed, lead_ms, extra_ms in (
-            (row.at_once & readable, 0.0, penalty_ms),
-            (row.by_prefill & readable, source.lead_ms, penalty_ms),
-            (row.copies & movable, 0.0, 0.0),
+        takes = moved
+        if busy:
+            takes = np.maximum(in_flight, np.array(in_flight.item(source.slot)))
+            takes *= row.wired
+            takes += moved
+        takes = takes * ms_per_byte.take(row.hops)
+        takes += costs.transfer_latency_ms + source.load_ms
+        takes -= wait
+        before = held + source.tokens
+        before *= squared
+        before += linear
+        before *= more
+        np.subtract(total, before, out=before)
+        for bar, lead_ms, extra_ms, most in (
+            (row.at_once, 0.0, penalty_ms, candidates.remote_bytes),
+            (row.by_prefill, source.lead_ms, penalty_ms, candidates.remote_bytes),
+            (row.copies, 0.0, 0.0, candidates.migration_bytes),
         ):
-            if allowed.any():
-                cost = before + np.maximum(takes + lead_ms, 0.0) + extra_ms
-                np.minimum(best, cost, out=best, where=allowed)
+            if bar is None:
+                continue
+            cost = np.maximum(takes + lead_ms if lead_ms else takes, zero)
+            cost += before
+            cost += bar
+            if extra_ms:
+                cost += extra_ms
+            if most is not None:
+                cost[moved > most] = inf
+            np.minimum(best, cost, out=best)
     return best
 
 

@@ -9,7 +9,8 @@ __all__ = ["FIGURES", "Figure"]
 class Figure(IntEnum):
     """Rows of ``WorkerFleet.figures``, float64. NaN is unknown.
 
-    A slot without a worker is barred, and 0 or more in the rows that are never NaN.
+    A slot without a worker is barred, and 0 in the rows that are never NaN (FREE_AT_S: minus infinity). KV_FREE_TOKENS
+    is infinite there: one argmin then tells the costs that no pool is short of room.
 
     Figures that the workers report hold what was reserved after the observation, too. HALF_STEP_MS to RISK_MS stand
     together: the costs add them up, each times a weight of the demand's, in one BLAS call instead of seven of numpy.

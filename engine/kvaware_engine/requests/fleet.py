@@ -108,8 +108,8 @@ class WorkerFleet:
             links: What is on its way over the nodes' links; one for all fleets.
         """
         self.model = model
-        self.facts: list[WorkerFacts | None] = []
-        """By slot."""
+        self.facts: tuple[WorkerFacts | None, ...] = ()
+        """By slot. Another tuple after each change, so that a decision keeps what it saw for nothing."""
         self.slot_of: dict[str, int] = {}
         """By worker id. A worker that is not shown at present keeps its slot until it is forgotten."""
         self.figures: FloatArray = np.empty((FIGURES, 0))
@@ -158,7 +158,7 @@ class WorkerFleet:
         self._links.unsubscribe(self._link_changed)
 
     @property
-    def classes(self) -> list[HardwareProfile]:
+    def classes(self) -> tuple[HardwareProfile, ...]:
         """Of HARDWARE_CLASS, as corrected by what was observed."""
         return self._hardware.profiles
 
@@ -304,11 +304,12 @@ class WorkerFleet:
         column.hardware.slots.discard(slot)
         self._leave_node(slot, column.node)
         self._count_block_sizes(self._seen.pop(slot).view, None)
-        self.facts[slot] = None
+        self._set_facts(slot, None)
         self._reach = self._roles = None
         self._reuse_total -= self.figures.item(Figure.REUSE_RATIO, slot)
         self.figures[:, slot] = 0.0
         self.figures[list(_MAY_BE_UNKNOWN), slot] = nan
+        self.figures[Figure.KV_FREE_TOKENS, slot] = inf
         self.figures[Figure.BARRED, slot] = inf
         self.figures[Figure.FREE_AT_S, slot] = -inf
         self._reserved.discard(slot)
@@ -538,12 +539,13 @@ class WorkerFleet:
         before = self.slots
         figures = np.zeros((FIGURES, slots))
         figures[list(_MAY_BE_UNKNOWN)] = nan
+        figures[Figure.KV_FREE_TOKENS] = inf
         figures[Figure.BARRED] = inf
         figures[Figure.FREE_AT_S] = -inf
         figures[:, :before] = self.figures
         self.figures = figures
         self._standing.grow(slots)
-        self.facts.extend([None] * (slots - before))
+        self.facts += (None,) * (slots - before)
         self._reach = self._roles = None
         self._columns.extend([None] * (slots - before))
         for slot in range(before, slots):
@@ -630,8 +632,7 @@ class WorkerFleet:
             publishes_events=seen.events_followed,
         )
         if facts != self.facts[slot]:
-            self.facts[slot] = facts
-            self._reach = self._roles = None
+            self._set_facts(slot, facts)
         reuse = view.prefix_hit_ratio
         if reuse is None:
             reuse = self._settings.costs.unknown_reuse_ratio
@@ -670,6 +671,10 @@ class WorkerFleet:
                 if not sizes[size]:
                     del sizes[size]
         self.block_tokens = max(sizes, key=lambda size: (sizes[size], size), default=self._block_tokens)
+
+    def _set_facts(self, slot: int, facts: WorkerFacts | None) -> None:
+        self.facts = (*self.facts[:slot], facts, *self.facts[slot + 1 :])
+        self._reach = self._roles = None
 
     def _measure_pools(self) -> None:
         self.smallest_pool_tokens = float(np.fmin.reduce(self.figures[Figure.KV_TOTAL_TOKENS], initial=inf))

@@ -13,8 +13,10 @@ Built only for who is chosen, runner-up or explained.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Final
 
+from kvaware_engine.decisions import CostTerms
 from kvaware_engine.observations import Tier
 from kvaware_engine.profiles import HardwareProfile
 from kvaware_engine.requests.candidates import Candidates
@@ -82,36 +84,49 @@ def need_of(candidates: Candidates) -> Need:
     The gain is the same everywhere: a copy of what nobody holds yet spares later requests the same work wherever they
     go, which is that of the fastest hardware. It lowers every total alike.
     """
+    need = candidates.need
+    if need is None:
+        need = candidates.need = _find_need(candidates)
+    return need
+
+
+def _find_need(candidates: Candidates) -> Need:
     demand = candidates.demand
-    phase = demand.phase
+    tokens, phase = demand.input_tokens, demand.phase
     output = 0.0 if phase is Phase.PREFILL else candidates.expected_output_tokens
-    prefills = phase is not Phase.DECODE
-    tokens = demand.input_tokens
-    gain_ms = 0.0
+    if phase is Phase.DECODE:
+        return Need(
+            input_tokens=tokens,
+            output_tokens=output,
+            room_tokens=tokens + output,
+            prefills=False,
+            congestion=0.0,
+            gain_ms=0.0,
+        )
     reusable = min(len(demand.block_hashes) * demand.block_tokens, tokens - 1)  # whole blocks; the last is computed
     resident = candidates.deepest_tokens
-    if prefills and reusable > resident:
+    gain_ms = 0.0
+    if reusable > resident and candidates.classes:
         costs = candidates.settings.costs
         reuse = costs.unknown_reuse_ratio if candidates.reuse_ratio is None else candidates.reuse_ratio
-        gain_ms = min(
-            [
+        gain_ms = inf
+        for profile in candidates.classes:
+            gain_ms = min(
+                gain_ms,
                 locality_gain_ms(
                     new_tokens=reusable - resident,
                     resident_tokens=resident,
                     reuse_ratio=reuse,
                     horizon_requests=costs.gain_horizon_requests,
                     profile=profile,
-                )
-                for profile in candidates.classes
-            ],
-            default=0.0,
-        )
+                ),
+            )
     return Need(
         input_tokens=tokens,
         output_tokens=output,
         room_tokens=tokens + output,
-        prefills=prefills,
-        congestion=candidates.congestion if prefills else 0.0,
+        prefills=True,
+        congestion=candidates.congestion,
         gain_ms=gain_ms,
     )
 
@@ -131,14 +146,51 @@ def options(candidates: Candidates, slot: int) -> tuple[Option, ...]:
 
 
 def best_option(candidates: Candidates, slot: int) -> Option:
-    """The cheapest option of one worker; 4 µs where nothing can be brought there.
+    """The cheapest option of one worker; 3 µs where nothing can be brought there, its pool has room and it prefills.
 
     Raises: ValueError where the slot has no worker.
     """
-    lower = candidates.lower_tokens.get(slot)
-    if lower is None and candidates.demand.current_worker is None and not can_transfer(candidates):
-        return _Place(candidates, slot).plain()
-    return options(candidates, slot)[0]
+    if (
+        slot in candidates.lower_tokens
+        or candidates.demand.current_worker is not None
+        or can_transfer(candidates)
+        or (need := need_of(candidates)).room_tokens > candidates.figures.item(_KV_FREE, slot)
+        or not need.prefills
+    ):
+        return options(candidates, slot)[0]
+    return _plain(candidates, need, slot)
+
+
+def _plain(candidates: Candidates, need: Need, slot: int) -> Option:
+    """What the worker does by itself in the usual case: the arithmetic of ``_Place.option`` without its calls."""
+    facts = candidates.facts[slot]
+    if facts is None:
+        raise ValueError(f"slot {slot}: expected a worker, there is none")
+    column: list[float] = candidates.figures[:, slot].tolist()
+    waits = candidates.waits_ahead_ms
+    ahead_ms = (column[_FREE_AT] - candidates.now_s) * 1000.0 if waits is None else waits.item(slot)
+    wait_ms = (ahead_ms if ahead_ms > 0 else 0.0) + column[_HALF_STEP]
+    held = candidates.matched_tokens.item(slot) * column[_CONFIDENCE]
+    profile = candidates.classes[int(column[_CLASS])]
+    prefill_ms = profile.prefill_ms(need.input_tokens - held, cached_tokens=held)
+    decode_ms = column[_DECODE] * need.output_tokens
+    return Option(
+        slot=slot,
+        worker=facts.worker,
+        action=Action.LOCAL if held > 0 else Action.RECOMPUTE,
+        mode=Mode.EXPECTED,
+        terms=CostTerms(
+            compute_wait=wait_ms + decode_ms + prefill_ms * need.congestion,
+            cache_access=prefill_ms,
+            memory_pressure=(need.room_tokens - held) * column[_PRESSURE],
+            risk=column[_RISK],
+            locality_gain=need.gain_ms,
+        ),
+        tier=Tier.HBM if held > 0 else None,
+        matched_tokens=int(held),
+        prefill_ms=prefill_ms,
+        wait_ms=wait_ms,
+    )
 
 
 class _Place:
@@ -164,12 +216,6 @@ class _Place:
         return expected_tokens(
             self.candidates.matched_tokens.item(self.slot), confidence_ratio=self.column[_CONFIDENCE]
         )
-
-    def plain(self) -> Option:
-        """What the worker does by itself, where nothing lies in lower tiers."""
-        held = self.held_tokens()
-        action = Action.LOCAL if held > 0 or not self.need.prefills else Action.RECOMPUTE
-        return self.option(action, Mode.EXPECTED, cached=held, held=held, tier=Tier.HBM if held > 0 else None)
 
     def options(self, lower: tuple[float, float] | None) -> Iterator[Option]:
         """All of them; ``lower``: tokens that lie only in the worker's CPU memory, and only on its SSD."""

@@ -90,12 +90,12 @@ class ReachRow:
     """1 where a transfer uses the network links, else 0."""
     domain: BoolArray
     """In the same transfer domain."""
-    at_once: BoolArray
-    """Can read from the source, or from a store that both use."""
-    by_prefill: BoolArray
-    """Can read from the source only by a prefill there."""
-    copies: BoolArray
-    """Copies can be moved to it."""
+    at_once: FloatArray | None
+    """0 for who can read from the source, or from a store that both use, else infinity; None: nobody can."""
+    by_prefill: FloatArray | None
+    """The same for who can read from the source only by a prefill there."""
+    copies: FloatArray | None
+    """The same for who can be sent copies."""
 
 
 class Reach:
@@ -145,10 +145,15 @@ class Reach:
             hops=hops,
             wired=(hops >= FIRST_WIRED).astype(np.float64),
             domain=domain,
-            at_once=at_once,
-            by_prefill=able[PULL_BY_PREFILL] & ~at_once,
-            copies=able[MIGRATE],
+            at_once=_bar(at_once),
+            by_prefill=_bar(able[PULL_BY_PREFILL] & ~at_once),
+            copies=_bar(able[MIGRATE]),
         )
+
+
+def _bar(able: BoolArray) -> FloatArray | None:
+    """What keeps those who cannot out of a minimum; None: nobody can."""
+    return np.where(able, 0.0, np.inf) if able.any() else None
 
 
 def _codes(names: Sequence[str | None]) -> IntArray:

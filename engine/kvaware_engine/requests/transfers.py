@@ -26,6 +26,9 @@ from kvaware_engine.requests.words import Action, Mode
 
 __all__ = ["Source", "Transfer", "bytes_in_front", "can_transfer", "link_bytes_per_s", "sources_of", "transfers"]
 
+_BARRED: Final = int(Figure.BARRED)
+_CONFIDENCE: Final = int(Figure.CONFIDENCE_RATIO)
+_IN_FLIGHT: Final = int(Figure.LINK_BYTES_IN_FLIGHT)
 _TAKEN: Final = -1.0
 
 
@@ -71,17 +74,27 @@ def sources_of(candidates: Candidates) -> list[Source]:
 
     The longest expected match first, of equal ones those whose link has least in flight, then the lower slot.
     """
+    found = candidates.sources
+    if found is None:
+        found = candidates.sources = _find_sources(candidates)
+    return found
+
+
+def _find_sources(candidates: Candidates) -> list[Source]:
     figures = candidates.figures
-    tokens = candidates.matched_tokens * figures[Figure.CONFIDENCE_RATIO]
-    tokens[figures[Figure.BARRED] > 0] = _TAKEN
-    in_flight = figures[Figure.LINK_BYTES_IN_FLIGHT]
+    tokens = candidates.matched_tokens * figures[_CONFIDENCE]
+    tokens[figures[_BARRED] > 0] = _TAKEN
+    in_flight = figures[_IN_FLIGHT]
+    quiet = in_flight.item(in_flight.argmax()) <= 0  # then argmax finds the lowest of equal slots by itself
     found: list[Source] = []
     while len(found) < candidates.settings.costs.sources_max:
-        most = tokens.item(tokens.argmax())
+        slot = int(tokens.argmax())
+        most = tokens.item(slot)
         if most <= 0:
             break
-        equal = (tokens == most).nonzero()[0]
-        slot = int(equal[in_flight.take(equal).argmin()])
+        if not quiet:
+            equal = (tokens == most).nonzero()[0]
+            slot = int(equal[in_flight.take(equal).argmin()])
         tokens[slot] = _TAKEN
         if (facts := candidates.facts[slot]) is not None:
             found.append(_source(candidates, slot, facts, most))
