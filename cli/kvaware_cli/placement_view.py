@@ -69,52 +69,71 @@ def workers_table(explanation: PlacementExplanation) -> Listing:
     The other options of the chosen and of the runner-up stand below them. Where the policy compares something else than
     cost, its measure has a column.
     """
-    own_measure = explanation.policy != COST_POLICY
-    measure = ("MEASURE",) if own_measure else ()
-    made = table(
-        "", "WORKER", "ACTION", "HELD", "QUEUE", "WAIT MS", "KV FREE", "CONF", *measure, "COST MS", "MADE OF",
-        right=frozenset({"HELD", "QUEUE", "WAIT MS", "KV FREE", "CONF", "MEASURE", "COST MS"}),
-        wrap=frozenset({"MADE OF"}), names=frozenset({"WORKER"}),
-    )  # fmt: skip
-    running = [each for each in explanation.candidates if each.filtered is None]
-    shown = running[:MOST_WORKERS]
-    told = {explanation.chosen, explanation.prefill, explanation.runner_up, explanation.emptiest}
-    shown += [each for each in running[MOST_WORKERS:] if each.worker in told]
+    shown = _shown(explanation)
+    columns = _columns(explanation, shown)
+    right = frozenset({"HELD", "QUEUE", "WAIT MS", "KV FREE", "CONF", "MEASURE", "COST MS"})
+    made = table(*columns, right=right, wrap=frozenset({"MADE OF"}), names=frozenset({"WORKER", "FROM"}))
+
+    def add(style: str, **cells: str) -> None:
+        made.add_row(*[cells.get(_CELL_OF[column], "") for column in columns], style=style)
+
     for candidate in shown:
         chosen = candidate.worker in {explanation.chosen, explanation.prefill}
         best, *others = candidate.options or (None,)
-        made.add_row(
-            MARK if chosen else "",
-            candidate.worker,
-            _action(best),
-            f"{candidate.matched_tokens:,}",
-            str(candidate.requests),
-            ms(candidate.wait_ms),
-            UNKNOWN if candidate.kv_free_tokens is None else f"{candidate.kv_free_tokens:,}",
-            f"{candidate.confidence_ratio:.2f}",
-            *((_measure(candidate),) if own_measure else ()),
-            "" if best is None else ms(best.terms.total),
-            "" if best is None else _made_of(best.terms),
-            style="green" if chosen else "",
+        add(
+            "green" if chosen else "",
+            mark=MARK if chosen else "",
+            worker=candidate.worker,
+            held=f"{candidate.matched_tokens:,}",
+            queue=str(candidate.requests),
+            wait=ms(candidate.wait_ms),
+            free=UNKNOWN if candidate.kv_free_tokens is None else f"{candidate.kv_free_tokens:,}",
+            confidence=f"{candidate.confidence_ratio:.2f}",
+            measure=UNKNOWN if candidate.policy_cost is None else f"{candidate.policy_cost:,.4g}",
+            **_option_cells(best),
         )
         if chosen or candidate.worker == explanation.runner_up:
             for other in others:
-                blank = [""] * (5 + len(measure))
-                cells = ["", "  or", _action(other), *blank, ms(other.terms.total), _made_of(other.terms)]
-                made.add_row(*cells, style="dim")
+                add("dim", worker="  or", **_option_cells(other))
     if (left := explanation.in_the_running - len(shown)) > 0:
-        made.add_row("", f"and {left} more", *[""] * (len(made.columns) - 2))
+        add("", worker=f"and {left} more")
     return made
 
 
-def _measure(candidate: PlacementCandidate) -> str:
-    return UNKNOWN if candidate.policy_cost is None else f"{candidate.policy_cost:,.4g}"
+_CELL_OF: Final = {
+    "": "mark", "WORKER": "worker", "ACTION": "action", "FROM": "source", "HELD": "held", "QUEUE": "queue",
+    "WAIT MS": "wait", "KV FREE": "free", "CONF": "confidence", "MEASURE": "measure", "COST MS": "cost",
+    "MADE OF": "made_of",
+}  # fmt: skip
+"""Heading to the cell below it, in the order of the columns."""
 
 
-def _action(option: PlacementOption | None) -> str:
+def _shown(explanation: PlacementExplanation) -> list[PlacementCandidate]:
+    """The first of those in the running, and whoever else is told of."""
+    running = [each for each in explanation.candidates if each.filtered is None]
+    told = {explanation.chosen, explanation.prefill, explanation.runner_up, explanation.emptiest}
+    return running[:MOST_WORKERS] + [each for each in running[MOST_WORKERS:] if each.worker in told]
+
+
+def _columns(explanation: PlacementExplanation, shown: list[PlacementCandidate]) -> list[str]:
+    """All but those that would be empty."""
+    left_out = set()
+    if explanation.policy == COST_POLICY:
+        left_out.add("MEASURE")
+    if not any(option.source for candidate in shown for option in candidate.options):
+        left_out.add("FROM")
+    return [heading for heading in _CELL_OF if heading not in left_out]
+
+
+def _option_cells(option: PlacementOption | None) -> dict[str, str]:
     if option is None:
-        return UNKNOWN
-    return f"{option.action} from {option.source}" if option.source else option.action
+        return {"action": UNKNOWN}
+    return {
+        "action": f"{option.phase}: {option.action}" if option.phase else option.action,
+        "source": option.source or "",
+        "cost": ms(option.terms.total),
+        "made_of": _made_of(option.terms),
+    }
 
 
 def _made_of(cost: Cost) -> str:
@@ -136,7 +155,12 @@ def verdict_facts(explanation: PlacementExplanation) -> Iterator[Fact]:
         yield "flips", explanation.no_flip
     for number, flip in enumerate(explanation.flips):
         yield "flips" if number == 0 else "", flip.text if number else Text(flip.text, style="bold")
-    for reason, count in sorted(explanation.filtered.items(), key=lambda item: (-item[1], item[0])):
-        yield "filtered", f"{plural(count, 'worker')}: {reason}"
-    for sentence in explanation.approximations:
-        yield "note", Text(sentence, style="yellow")
+    chosen = explanation.candidate(explanation.chosen)
+    if chosen is not None:
+        heard = "it has not reported" if chosen.age_s is None else f"by a report {chosen.age_s:,.1f} s old"
+        yield "believed", f"to {chosen.confidence_ratio:.2f}, {heard}"
+    filtered = sorted(explanation.filtered.items(), key=lambda item: (-item[1], item[0]))
+    if filtered:
+        yield "filtered", ", ".join(f"{plural(count, 'worker')} {reason}" for reason, count in filtered)
+    for number, sentence in enumerate(explanation.approximations):
+        yield "" if number else "note", Text(sentence, style="yellow")

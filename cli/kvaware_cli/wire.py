@@ -265,6 +265,7 @@ class PlacementRequest(_Wire):
 class PlacementOption(_Wire):
     """One worker with one action."""
 
+    phase: str | None = None
     action: str
     mode: str = ""
     source: str | None = None

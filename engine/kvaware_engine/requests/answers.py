@@ -95,8 +95,11 @@ def _where(case: Case) -> Answer:
         )
     rest = ", nobody else could take it."
     if runner_up is not None and case.behind is not None:
-        distance = f"{_ms(case.behind)} ms dearer" if case.in_ms else f"{_number(case.behind)} behind"
-        rest = f"; the runner-up, {runner_up.worker}, is {distance}{_difference(runner_up, chosen)}."
+        if case.in_ms:
+            distance = f"{_ms(case.behind)} ms dearer{_difference(runner_up, chosen)}"
+        else:
+            distance = f"{_number(case.behind)} behind by the policy's measure{_by_cost(runner_up, chosen)}"
+        rest = f"; the runner-up, {runner_up.worker}, is {distance}."
     by_policy = "" if case.in_ms else f"The policy {placement.policy} does not compare costs. "
     return Answer(
         question="Where should it go?",
@@ -113,6 +116,15 @@ def _where(case: Case) -> Answer:
             "age_s": chosen.age_s,
         },
     )
+
+
+def _by_cost(other: ExplainedCandidate, chosen: ExplainedCandidate) -> str:
+    """What a policy did not compare: how another worker would have cost."""
+    if other.best is None or chosen.best is None or other.best.phase != chosen.best.phase:
+        return ""
+    more = other.best.terms.total - chosen.best.terms.total
+    word = "more" if more >= 0 else "less"
+    return f", and would cost {_ms(abs(more))} ms {word}{_difference(other, chosen)}"
 
 
 def _why_not_emptiest(case: Case) -> Answer:
@@ -358,7 +370,7 @@ def _left_to_move(seen: Candidates) -> str:
 
 
 def _ms(cost_ms: float) -> str:
-    return f"{cost_ms:,.1f}" if abs(cost_ms) < 10 else f"{cost_ms:,.0f}"
+    return f"{cost_ms:,.1f}" if 0 < abs(cost_ms) < 10 else f"{cost_ms:,.0f}"
 
 
 def _number(value: float) -> str:

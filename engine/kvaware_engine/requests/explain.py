@@ -16,12 +16,10 @@ from kvaware_engine.requests.explain_words import ExplainedCandidate, RequestExp
 from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.flips import find_flips, replay
 from kvaware_engine.requests.snapshot import Snapshot, emptiest
-from kvaware_engine.requests.words import Placement, Precision
+from kvaware_engine.requests.split import PairChoice, pair_options
+from kvaware_engine.requests.words import Option, Placement, Precision
 
 __all__ = ["RequestExplanation", "explain", "replay"]
-
-_OLD_S: Final = 1.0
-"""A younger report is not worth a word."""
 
 
 def explain(placement: Placement, snapshot: Snapshot) -> RequestExplanation:
@@ -31,7 +29,7 @@ def explain(placement: Placement, snapshot: Snapshot) -> RequestExplanation:
         placement: As it was made.
         snapshot: What its decision saw.
     """
-    shown = _with_handovers(placement, in_order(snapshot))
+    shown = _with_handovers(placement, snapshot, in_order(snapshot))
     case = _case(placement, snapshot, shown)
     total_ms = sum(each.terms.total for each in (placement.option, placement.prefill) if each is not None)
     flips, no_flip = find_flips(snapshot, total_ms=total_ms)
@@ -61,19 +59,27 @@ def explain(placement: Placement, snapshot: Snapshot) -> RequestExplanation:
     )
 
 
-def _with_handovers(placement: Placement, shown: tuple[ExplainedCandidate, ...]) -> tuple[ExplainedCandidate, ...]:
-    """With split roles the options of the chosen and of the runner-up include the hand-over: so they were priced."""
-    if placement.prefill is None:
+def _with_handovers(
+    placement: Placement, snapshot: Snapshot, shown: tuple[ExplainedCandidate, ...]
+) -> tuple[ExplainedCandidate, ...]:
+    """With split roles the options of the chosen and of the runner-up include the hand-over: so they were compared."""
+    if snapshot.split is None:
         return shown
-    made = {option.worker: option for option in (placement.runner_up, placement.option) if option is not None}
-    return tuple(
-        [
-            replace(each, options=(explained_option(made[each.worker], phase=each.options[0].phase), *each.options[1:]))
-            if each.worker in made and each.options
-            else each
-            for each in shown
-        ]
-    )
+    made = {} if placement.prefill is None else {placement.option.worker: placement.option}
+    choice, seen = replay(snapshot), snapshot.candidates
+    if isinstance(choice, PairChoice) and choice.runner_up is not None and choice.runner_up.prefill is not None:
+        prefill, whole = snapshot.split.prefill(seen), snapshot.split.whole(seen)
+        pair = pair_options(snapshot.policy, choice.runner_up, prefill=prefill, decode=seen, whole=whole)
+        made.setdefault(pair.option.worker, pair.option)
+    return tuple([_first_as(each, made.get(each.worker)) for each in shown])
+
+
+def _first_as(candidate: ExplainedCandidate, made: Option | None) -> ExplainedCandidate:
+    """The same with its first option as it was made."""
+    if made is None or not candidate.options:
+        return candidate
+    first, *others = candidate.options
+    return replace(candidate, options=(explained_option(made, phase=first.phase), *others))
 
 
 def _case(placement: Placement, snapshot: Snapshot, shown: tuple[ExplainedCandidate, ...]) -> Case:
@@ -121,7 +127,7 @@ def _approximations(case: Case) -> Iterator[str]:
         yield f"Matched tokens are approximate: {how}, so they follow from what was sent where."
     if worker.age_s is None:
         yield f"{worker.worker} has not reported: its state is believed to {worker.confidence_ratio:.2f}."
-    elif worker.confidence_ratio < 1 or worker.age_s >= _OLD_S:
+    elif worker.confidence_ratio < 1:
         yield f"{worker.worker} reported {worker.age_s:,.1f} s before: believed to {worker.confidence_ratio:.2f}."
     if worker.extrapolated and (slot := case.snapshot.slot_of(worker.worker)) is not None:
         profile = seen.classes[int(seen.figures.item(Figure.HARDWARE_CLASS, slot))]

@@ -53,7 +53,8 @@ def _of_source(candidates: Candidates, facts: WorkerFacts, source: Source, actio
     needed = _NEEDED[action]
     if facts.capabilities.isdisjoint(needed) or there.capabilities.isdisjoint(needed):
         lacking = facts if facts.capabilities.isdisjoint(needed) else there
-        return f"{lacking.worker} has not the capability {' or '.join(needed)}"
+        what = "the capability" if len(needed) == 1 else "all of the capabilities"
+        return f"{lacking.worker} lacks {what} {', '.join(needed)}"
     if (facts.capabilities & there.capabilities).isdisjoint(needed):
         return f"{there.worker} and {facts.worker} have none in common of {', '.join(needed)}"
     limit = candidates.remote_bytes if action is Action.REMOTE_READ else candidates.migration_bytes

@@ -18,7 +18,7 @@ from kvaware_engine.requests.explain_words import Answer, ChangeKind, FilterReas
 from kvaware_engine.requests.hardware_classes import decode_figures
 from kvaware_engine.requests.snapshot import Snapshot, take, take_pair
 from kvaware_engine.requests.split import added, choose_pair, in_phase, pair_options
-from kvaware_engine.requests.words import Action, Phase, Placement, PlacementReason, Precision
+from kvaware_engine.requests.words import Action, Phase, Placement, PlacementReason, Precision, RunnerUp
 from kvaware_testing.candidate_builders import Seat, candidates, request, seat, worker_facts
 from kvaware_testing.worker_builders import hardware
 
@@ -37,7 +37,9 @@ def placed(seen: Candidates, policy: str = "cost", **others: Any) -> tuple[Place
         demand=seen.demand,
         option=option,
         address=None,
-        runner_up=None if choice.runner_up is None else named.best_option(seen, choice.runner_up),
+        runner_up=None
+        if choice.runner_up is None
+        else RunnerUp(f"w{choice.runner_up}", named.best_option(seen, choice.runner_up).terms.total),
         reason=named.reason(seen, option, alone=choice.runner_up is None),
         policy=policy,
         precision=Precision.PRECISE,
@@ -87,7 +89,7 @@ def test_the_emptiest_lost_and_it_is_said_by_which_terms() -> None:
     said = answer(explanation, EMPTIEST)
     assert said.question == "Why not the emptiest GPU?"
     assert said.answer == (
-        "The emptiest is w1 with 0 requests and 0.0 ms to wait; w0 has 5 requests and 200 ms. "
+        "The emptiest is w1 with 0 requests and 0 ms to wait; w0 has 5 requests and 200 ms. "
         "There it would cost 330 ms more (cache_access +450, compute_wait -210, memory_pressure +90)."
     )
     assert said.figures["surplus_ms"] == pytest.approx(330)
@@ -150,14 +152,13 @@ def test_terms_add_up_for_every_option_of_every_policy(policy: str) -> None:
 
 
 def test_a_policy_that_compares_no_costs_says_so_and_shows_them() -> None:
-    """By requests w1 wins; by cost w0 would be 330 ms cheaper."""
+    """By requests w1 wins; by cost w0 would be 240 ms cheaper."""
     explanation = explained(running(5, matched=900, queue_ms=200), running(0), policy="least_loaded")
     assert explanation.chosen == "w1"
     assert explanation.runner_up_behind == 5
-    assert answer(explanation, WHERE).answer.startswith(
-        "To w1: it has the least load. The policy least_loaded does not compare costs. It costs "
-    )
-    assert "; the runner-up, w0, is 5 behind" in answer(explanation, WHERE).answer
+    said = answer(explanation, WHERE).answer
+    assert said.startswith("To w1: it has the least load. The policy least_loaded does not compare costs. It costs ")
+    assert "; the runner-up, w0, is 5 behind by the policy's measure, and would cost 240 ms less" in said
     turn = explained(running(5), running(0, last_chosen=9), policy="round_robin")
     assert (turn.chosen, turn.emptiest) == ("w0", "w1")
     assert answer(turn, EMPTIEST).answer.endswith(": the policy round_robin does not compare that.")
@@ -186,7 +187,7 @@ def test_read_migrate_and_recompute_are_compared() -> None:
     assert said.answer == (
         "w0 holds 800 of the prompt's 1,000 tokens, w1 0. 800 tokens are used, of which 80.0 MB are read from w0; the "
         "rest is computed, 100 ms. In all it costs there: a read 1,180 ms, computing all 1,500 ms. "
-        "A copy was not offered: w1 has not the capability migrate."
+        "A copy was not offered: w1 lacks the capability migrate."
     )
     assert said.figures["remote_read_ms"] == pytest.approx(1180)
     assert said.figures["recompute_ms"] == pytest.approx(1500)
@@ -201,8 +202,8 @@ def test_read_migrate_and_recompute_are_compared() -> None:
 @pytest.mark.parametrize(
     ("holder", "other", "why", "given"),
     [
-        (PULL, (), "w1 has not the capability pull_from_peer or shared_store or pull_by_prefill", {}),
-        ((), PULL, "w0 has not the capability pull_from_peer or shared_store or pull_by_prefill", {}),
+        (PULL, (), "w1 lacks all of the capabilities pull_from_peer, shared_store, pull_by_prefill", {}),
+        ((), PULL, "w0 lacks all of the capabilities pull_from_peer, shared_store, pull_by_prefill", {}),
         (PULL, ("shared_store",), "w0 and w1 have none in common of pull_from_peer, shared_store, ", {}),
         (PULL, PULL, "reading takes 80.0 MB, and the tenant may move 1.0 MB now", {"remote_bytes": 1e6}),
         (PULL, PULL, "the size of a token's KV cache is unknown", {"bytes_per_token": None}),
@@ -316,11 +317,12 @@ def test_what_is_not_exact_is_said() -> None:
         classes=[hardware(origin=ProfileOrigin.GUESS)],
         bytes_per_token=None,
     )
+    guessed = "Times are extrapolated: the profile of seven on 1 test is a guess, since the GPU or the model's size is "
+    guessed += "unknown."
     assert explanation.approximations == (
         "Matched tokens are approximate: the worker tells no KV events, so they follow from what was sent where.",
         "w0 reported 12.0 s before: believed to 0.60.",
-        "Times are extrapolated: the profile of seven on 1 test is a guess, "
-        "since the GPU or the model's size is unknown.",
+        guessed,
         "How much of w0's KV pool is free is unknown.",
         "The size of a token's KV cache is unknown: no transfer was priced.",
         "The client did not say how long the answer will be: 100 tokens as usual.",
@@ -380,7 +382,7 @@ def test_split_roles_are_explained_together() -> None:
         placement,
         option=pair.option,
         prefill=pair.prefill,
-        runner_up=other.option,
+        runner_up=RunnerUp(other.option.worker, other.option.terms.total),
         reason=PlacementReason.PREFIX_RESIDENT,
         candidates=4,
     )
@@ -395,6 +397,7 @@ def test_split_roles_are_explained_together() -> None:
     together = added(explanation.terms, explanation.prefill_terms)
     assert together.total == pytest.approx(by_name["w2"].policy_cost)
     assert by_name["w2"].options[0].terms == explanation.terms
+    assert by_name["w3"].options[0].terms == other.option.terms
     said = answer(explanation, WHERE).answer
     assert said.startswith("Its prompt to w0, its output to w2: ")
     assert "The prompt costs 200 ms there (cache_access 200), the output " in said
