@@ -162,7 +162,7 @@ def placement_answer(placement: Placement, *, request_id: str | UnsetType = UNSE
         kv=_kv(option, placement),
         cost_ms=_cost(option.terms),
         reason=placement.reason,
-        runner_up=None if runner_up is None else RunnerUp(worker=runner_up.worker, total_ms=runner_up.terms.total),
+        runner_up=None if runner_up is None else RunnerUp(worker=runner_up.worker, total_ms=runner_up.total_ms),
         expires_in_ms=int(placement.expires_in_s * 1000),
         request_id=request_id,
     )

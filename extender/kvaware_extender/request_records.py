@@ -70,7 +70,7 @@ class Placed:
             "prefill_worker": prefill.worker if prefill is not None else None,
             "prefill_terms_ms": _terms(prefill),
             "runner_up": runner_up.worker if runner_up is not None else None,
-            "runner_up_terms_ms": _terms(runner_up),
+            "runner_up_total_ms": runner_up.total_ms if runner_up is not None else None,
             **_ours(demand, at_s=self._at_s, trace_id=self._trace_id),
         }
 

@@ -15,6 +15,7 @@ from kvaware_cluster import Kind
 from kvaware_engine import CostTerms, ModelObservation, ObjectKey, Tier
 from kvaware_engine.blocks.hashing import root_hash
 from kvaware_engine.requests.limits import LimitRefusal
+from kvaware_engine.requests.placer import Placer
 from kvaware_engine.requests.words import (
     Action,
     EventType,
@@ -26,6 +27,7 @@ from kvaware_engine.requests.words import (
     PlacementReason,
     PlacementRefusal,
     RequestDemand,
+    RunnerUp,
 )
 from kvaware_extender.answering import Answering
 from kvaware_extender.freshness import Freshness
@@ -40,7 +42,17 @@ from kvaware_extender.routes.table import Route, add_routes
 from kvaware_extender.settings import StaleView
 from kvaware_testing.store_harness import FakeClock
 
-__all__ = ["LLAMA", "PLACED", "Gateway", "SimplePlacer", "demand", "gateway"]
+__all__ = [
+    "LLAMA",
+    "PLACED",
+    "CountedPlacer",
+    "FakeView",
+    "Gateway",
+    "SimplePlacer",
+    "demand",
+    "gateway",
+    "placement_app",
+]
 
 LLAMA = ObjectKey("ml", "llama")
 BLOCK_TOKENS = 16
@@ -107,6 +119,9 @@ class SimplePlacer:
     def block_tokens(self, model: ObjectKey) -> int:
         return BLOCK_TOKENS
 
+    def priority(self, tenant: str, asked: int | None) -> int:
+        return 7 if asked is None else asked
+
     def place(
         self, demand: RequestDemand, *, now_s: float, trace_id: str | None = None
     ) -> Placement | PlacementRefusal:
@@ -140,7 +155,7 @@ class SimplePlacer:
             demand=demand,
             option=option,
             address="10.0.0.7:8000",
-            runner_up=replace(option, worker=other),
+            runner_up=RunnerUp(other, option.terms.total),
             reason=PlacementReason.PREFIX_RESIDENT,
             policy="cost",
             precision=demand.precision,
@@ -189,6 +204,26 @@ class SimplePlacer:
         for placement_id, placement in list(self.reserved.items()):
             if now_s - placement.decided_at_s > TTL_S:
                 del self.reserved[placement_id]
+
+
+class CountedPlacer:
+    """A ``Placer`` as the routes have it: they hand it traces, which are for the log."""
+
+    def __init__(self, placer: Placer) -> None:
+        self.placer = placer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.placer, name)
+
+    def place(
+        self, demand: RequestDemand, *, now_s: float, trace_id: str | None = None
+    ) -> Placement | PlacementRefusal:
+        return self.placer.place(demand, now_s=now_s)
+
+    def event(
+        self, placement_id: str, event: PlacementEvent, *, now_s: float, trace_id: str | None = None
+    ) -> tuple[EventVerdict, Placement | PlacementRefusal | None]:
+        return self.placer.event(placement_id, event, now_s=now_s)
 
 
 class FakeView:

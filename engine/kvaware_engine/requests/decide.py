@@ -1,27 +1,31 @@
 """From candidates to a reservation: the policy's choice, what it holds where, and whether it comes too late."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf, isnan
+from functools import partial
+from math import isnan
 from typing import Final, cast
 
 import numpy as np
 
 from kvaware_engine.requests.candidates import Candidates, WorkerFacts
-from kvaware_engine.requests.choose import Choice, choose
+from kvaware_engine.requests.choose import choose
 from kvaware_engine.requests.columns import waits_ms
 from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.ledger import Reservation
 from kvaware_engine.requests.model_state import ModelState
 from kvaware_engine.requests.roles import DECODE, PREFILL
-from kvaware_engine.requests.snapshot import take
-from kvaware_engine.requests.split import PairChoice, added, choose_pair, in_phase, pair_options
+from kvaware_engine.requests.snapshot import Snapshot, take, take_pair
+from kvaware_engine.requests.split import choose_pair, in_phase, pair_options
 from kvaware_engine.requests.words import (
+    FloatArray,
     Option,
     Phase,
     Placement,
     PlacementReason,
     PlacementRefusal,
     Precision,
+    RunnerUp,
 )
 
 __all__ = ["Decision", "decide", "reserve", "too_late"]
@@ -31,19 +35,23 @@ _KV_FREE: Final = int(Figure.KV_FREE_TOKENS)
 _CONFIDENCE: Final = int(Figure.CONFIDENCE_RATIO)
 # Plain numbers: an IntEnum's member as an index costs 0.1 µs each time.
 _MS_PER_S: Final = 1000.0
+_INFINITE: Final = np.array(np.inf)  # an array: numpy makes one of a Python number each time, 0.7 µs
 
 
 @dataclass(slots=True, kw_only=True)
 class Decision:
     """What a policy chose. Never changed once made."""
 
-    choice: Choice
     option: Option
     """Where it is decoded, or all of it is done."""
     prefill: Option | None
-    runner_up: Option | None
+    runner_up: RunnerUp | None
     seen: Candidates
     """What it was chosen from: of a pair, by where it is decoded."""
+    costs: FloatArray
+    """The policy's. Shape (slots,), infinite for who was not in the running."""
+    keep: Callable[[], Snapshot]
+    """Keeps what was seen; to be called before anything is reserved."""
 
 
 def decide(state: ModelState, candidates: Candidates) -> Decision | None:
@@ -54,13 +62,21 @@ def decide(state: ModelState, candidates: Candidates) -> Decision | None:
     choice = choose(policy, candidates)
     if choice is None:
         return None
-    runner_up = choice.runner_up
+    option = policy.best_option(candidates, choice.chosen)
+    runner_up = None
+    if choice.runner_up is not None:
+        if policy.in_ms:
+            total_ms = choice.costs.item(choice.runner_up)
+        else:
+            total_ms = policy.best_option(candidates, choice.runner_up).terms.total
+        runner_up = RunnerUp(state.name_of(choice.runner_up), total_ms)
     return Decision(
-        choice=choice,
-        option=policy.best_option(candidates, choice.chosen),
+        option=option,
         prefill=None,
-        runner_up=None if runner_up is None else policy.best_option(candidates, runner_up),
+        runner_up=runner_up,
         seen=candidates,
+        costs=choice.costs,
+        keep=partial(take, policy, candidates, choice),
     )
 
 
@@ -74,26 +90,24 @@ def _decide_pair(state: ModelState, whole: Candidates) -> Decision | None:
     if np.isfinite(single.barred).any():
         single.demand = whole.demand
         undivided = single
-    choice: PairChoice | None = choose_pair(policy, prefill=prefill, decode=decode, whole=undivided)
+    choice = choose_pair(policy, prefill=prefill, decode=decode, whole=undivided)
     if choice is None:
         return None
     chosen = pair_options(policy, choice.chosen, prefill=prefill, decode=decode, whole=undivided)
     runner_up = None
     if choice.runner_up is not None:
         other = pair_options(policy, choice.runner_up, prefill=prefill, decode=decode, whole=undivided)
-        runner_up = other.option
+        total_ms = other.option.terms.total
         if other.prefill is not None:
-            runner_up.terms = added(runner_up.terms, other.prefill.terms)
+            total_ms += other.prefill.terms.total
+        runner_up = RunnerUp(other.option.worker, total_ms)
     return Decision(
-        choice=Choice(
-            chosen=choice.chosen.slot,
-            runner_up=None if choice.runner_up is None else choice.runner_up.slot,
-            costs=choice.costs,
-        ),
         option=chosen.option,
         prefill=chosen.prefill,
         runner_up=runner_up,
         seen=decode if chosen.prefill is not None else undivided or decode,
+        costs=choice.costs,
+        keep=partial(take_pair, policy, choice, prefill=prefill, decode=decode, whole=undivided),
     )
 
 
@@ -150,7 +164,7 @@ def reserve(
     figures, facts, slot = seen.figures, state.fleet.facts, option.slot
     now_s, expected = candidates.now_s, candidates.expected_output_tokens
     there = cast("WorkerFacts", facts[slot])
-    alone = decision.choice.runner_up is None
+    alone = decision.runner_up is None
     free_tokens, bytes_per_token = figures.item(_KV_FREE, slot), candidates.bytes_per_token
     precise = demand.precision is Precision.PRECISE and there.publishes_events
     first = None if prefill is None else cast("WorkerFacts", facts[prefill.slot])
@@ -166,7 +180,7 @@ def reserve(
         policy=state.policy.name,
         precision=Precision.PRECISE if precise else Precision.APPROXIMATE,
         expected_output_tokens=int(expected),
-        candidates=_count(decision.choice),
+        candidates=int(np.count_nonzero(decision.costs < _INFINITE)),
         confidence_ratio=figures.item(_CONFIDENCE, slot),
         queue_length=int(figures.item(_REQUESTS, slot)),
         hbm_free_bytes=None
@@ -206,10 +220,5 @@ def reserve(
             transfer_bytes=prefill.transfer_bytes,
             placement=placement,
         )
-    reservation.snapshot = take(state.policy, seen, decision.choice)
+    reservation.snapshot = decision.keep()
     return reservation
-
-
-def _count(choice: Choice) -> int:
-    """Workers in the running."""
-    return int(np.count_nonzero(choice.costs < inf))

@@ -75,8 +75,8 @@ class HardwareClasses:
     """All of one fleet: as many as there is different hardware, whatever the number of workers."""
 
     def __init__(self, book: ProfileBook) -> None:
-        self.profiles: list[HardwareProfile] = []
-        """By index, as corrected by what was observed."""
+        self.profiles: tuple[HardwareProfile, ...] = ()
+        """By index, as corrected by what was observed. Another tuple after each change, as of ``WorkerFleet.facts``."""
         self._book = book
         self._of: dict[tuple[str | None, int, str], HardwareClass] = {}
 
@@ -87,13 +87,14 @@ class HardwareClasses:
         if hardware is None:
             profile = self._book.find(place.product, place.model_id, place.gpus)
             hardware = self._of[key] = HardwareClass(len(self.profiles), profile)
-            self.profiles.append(profile)
+            self.profiles += (profile,)
         return hardware
 
     def correct(self, hardware: HardwareClass, figures: FloatArray) -> None:
         """Take over a corrected profile and price the columns of its workers again: 0.5 ms for 7,000 of them."""
         hardware.corrected()
-        self.profiles[hardware.index] = hardware.profile
+        index = hardware.index
+        self.profiles = (*self.profiles[:index], hardware.profile, *self.profiles[index + 1 :])
         slots = np.fromiter(hardware.slots, np.int64)
         figures[Figure.PRESSURE_MS_PER_TOKEN, slots] = (
             figures[Figure.REUSE_RATIO, slots] * hardware.recompute_ms_per_token

@@ -12,6 +12,7 @@ from typing import Final, assert_never
 from kvaware_engine.blocks.budget import IndexBudget
 from kvaware_engine.blocks.events import BlockEvent
 from kvaware_engine.blocks.index import Match
+from kvaware_engine.blocks.residency import Applied
 from kvaware_engine.observations import ModelObservation, NodeObservation, ObjectKey, TenantQuotaObservation
 from kvaware_engine.policies import Policy
 from kvaware_engine.profile_book import ProfileBook
@@ -121,12 +122,12 @@ class Placer:
         self.limits.observe_quota(name, quota)
         self._places.observe_quota(name, quota)
 
-    def observe_blocks(self, worker: str, events: Iterable[BlockEvent], *, now_s: float) -> int:
-        """A worker's KV events, in their order. Returns: how many blocks they name that are not known."""
+    def observe_blocks(self, worker: str, events: Iterable[BlockEvent], *, now_s: float) -> Applied:
+        """A worker's KV events, in their order. Returns: what became of them; nothing of a worker that no fleet has."""
         self._advance(now_s)
         found = self._found(worker)
         if found is None:
-            return 0
+            return Applied()
         state, slot = found
         state.fleet.follow_events(worker, followed=True)
         return state.residency.apply(slot, events)

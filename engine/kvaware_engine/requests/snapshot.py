@@ -25,6 +25,7 @@ WHOLE_COLUMNS_MAX: Final = 256
 CHEAPEST_KEPT: Final = 16
 HOLDERS_KEPT: Final = 64
 """Of the longest matches: more than the sources that are priced, and enough to tell whether a copy is the only one."""
+_BARRED: Final = int(Figure.BARRED)
 _REQUESTS_FIRST: Final = 1e9
 """One request more weighs more than any cost, 10^9 ms, so that one argmin orders by requests, then by cost."""
 _OBJECTS_BYTES: Final = 1_000
@@ -174,17 +175,12 @@ def take_pair(
 
 
 def _whole(candidates: Candidates) -> Candidates:
-    waits = candidates.waits_ahead_ms
-    return _kept(
-        candidates,
-        figures=candidates.figures.copy(),
-        facts=tuple(candidates.facts),
-        barred=candidates.barred.copy(),
-        matched_tokens=candidates.matched_tokens.copy(),
-        lower_tokens=candidates.lower_tokens and dict(candidates.lower_tokens),
-        waits_ahead_ms=waits if waits is None else waits.copy(),
-        reach=candidates.reach,
-    )
+    """Made for one decision, it is only detached from the fleet's columns: what is else in it is its own already."""
+    live = candidates.figures
+    candidates.figures = live.copy()
+    if candidates.barred.base is not None:
+        candidates.barred = candidates.figures[_BARRED]
+    return candidates
 
 
 def _part(candidates: Candidates, at: IntArray, here: Mapping[int, int]) -> Candidates:

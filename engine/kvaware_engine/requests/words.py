@@ -7,7 +7,7 @@ the 15 fields of a demand, a plain one 0.6 µs. So those on that path are plain,
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +32,7 @@ __all__ = [
     "PlacementRefusal",
     "Precision",
     "RequestDemand",
+    "RunnerUp",
 ]
 
 FloatArray = npt.NDArray[np.float64]
@@ -175,6 +176,14 @@ class Option:
     """Until its prefill begins."""
 
 
+class RunnerUp(NamedTuple):
+    """The best worker that was not chosen."""
+
+    worker: str
+    total_ms: float
+    """What it would have cost."""
+
+
 @dataclass(slots=True, kw_only=True)
 class Placement:
     """What was decided, and reserved. Never changed once made."""
@@ -186,8 +195,8 @@ class Placement:
     prefill: Option | None = None
     """Where the prompt is computed, when the roles are split; then ``option`` is where it is decoded."""
     prefill_address: str | None = None
-    runner_up: Option | None = None
-    """The best other worker; None: there was no other candidate."""
+    runner_up: RunnerUp | None = None
+    """The best other worker; None: there was no other candidate. Its terms are the explanation's."""
     reason: PlacementReason
     policy: str
     precision: Precision

@@ -11,6 +11,7 @@ from kvaware_engine.requests.words import (
     EventVerdict,
     PlacementEvent,
     PlacementReason,
+    RunnerUp,
 )
 from kvaware_extender.decision_log import DecisionLog, render
 from kvaware_extender.metrics import Metrics, Verb
@@ -55,7 +56,7 @@ def test_a_placement_is_told_under_the_promised_names_with_all_its_terms():
     chosen = option(terms=TERMS, matched_tokens=640, tier=Tier.HBM)
     made = placement(
         option=chosen,
-        runner_up=option("ml:llama-1:0"),
+        runner_up=RunnerUp("ml:llama-1:0", 100.0),
         reason=PlacementReason.PREFIX_RESIDENT,
         demand=demand(priority=7, session="secret"),
     )
@@ -74,7 +75,7 @@ def test_a_placement_is_told_under_the_promised_names_with_all_its_terms():
     assert terms["total"] == pytest.approx(
         sum(value for name, value in terms.items() if name not in {"total", "locality_gain"}) - terms["locality_gain"]
     )
-    assert (told["runner_up"], told["runner_up_terms_ms"]["total"]) == ("ml:llama-1:0", 100.0)
+    assert (told["runner_up"], told["runner_up_total_ms"]) == ("ml:llama-1:0", 100.0)
     assert (told["trace_id"], told["time"], told["model"]) == ("trace", "2023-11-14T22:13:20+00:00", "ml/llama")
     assert "secret" not in json.dumps(told), "a session is the client's own"
 

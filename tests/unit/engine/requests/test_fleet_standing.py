@@ -139,7 +139,7 @@ def test_a_decode_worker_is_no_help_against_a_congested_prefill():
     # 10 prefills of half a second in a window of 10 s: half of one worker, a quarter of two
     assert price("both") == pytest.approx(1.0)
     assert price("both", "decode") == pytest.approx(1.0)
-    assert price("both", "prefill") == pytest.approx(1 / 3)
+    assert price("both", "prefill") == pytest.approx(4 / 3 * 0.25 ** (6**0.5 - 1))
 
 
 def test_what_is_not_done_after_all_is_no_congestion():
