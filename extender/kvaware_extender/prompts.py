@@ -44,6 +44,10 @@ class Models(Protocol):
         """Tokens per block."""
         ...
 
+    def priority(self, tenant: str, asked: int | None) -> int:
+        """The priority that a tenant's request gets; None: it names none."""
+        ...
+
 
 class Prompts:
     """Makes demands of what callers sent."""
@@ -149,7 +153,7 @@ class Prompts:
             block_tokens=block_tokens,
             precision=precision,
             expected_output_tokens=sent.expected_output_tokens,
-            priority=sent.priority or 0,
+            priority=self._models.priority(tenant, sent.priority),
             session=sent.session,
             deadline_ms=sent.deadline_ms,
             phase=sent.phase,

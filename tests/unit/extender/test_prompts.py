@@ -130,6 +130,11 @@ def test_everything_else_is_handed_on():
     assert got.candidates == {"ml:w0:0", "ml:w1:0", "10.0.0.9:1"}, "an address that nobody has matches nobody"
 
 
+def test_a_request_that_names_no_priority_gets_its_tenants():
+    """0 is a priority as any other."""
+    assert (made(priority=0).priority, made().priority) == (0, 7)
+
+
 def test_null_is_left_out():
     body = dict.fromkeys(("prompt", "messages", "block_hashes", "priority", "deadline_ms", "candidates"))
     assert made(**body, token_ids=list(range(20))) == made()
