@@ -109,6 +109,20 @@ def test_of_a_large_fleet_the_telling_columns_are_kept_and_priced_as_before(seed
     assert (again.chosen, again.runner_up) == (snapshot.chosen, snapshot.runner_up)
 
 
+@pytest.mark.parametrize("distinct", [1, 3, 40, 10_000])
+def test_the_cheapest_are_kept_however_many_cost_the_same(distinct: int) -> None:
+    """Of those that cost as much as the sixteenth any will do, but nobody cheaper is left out."""
+    rng = np.random.default_rng(distinct)
+    seats = [seat(queue_ms=float(wait)) for wait in rng.integers(0, distinct, size=777)]
+    choice, snapshot = decided(candidates(*seats))
+    sixteenth = np.sort(choice.costs)[15]
+    cheaper = {f"w{slot}" for slot in np.flatnonzero(choice.costs < sixteenth)}
+    names = {facts.worker for facts in snapshot.candidates.facts if facts is not None}
+    assert cheaper <= names
+    assert np.count_nonzero(snapshot.costs <= sixteenth) >= 16
+    assert len(names) < 200
+
+
 def test_of_many_holders_those_expected_to_hold_most_are_kept() -> None:
     seen = fleet(2000, holders=1500)
     _, snapshot = decided(seen)
