@@ -198,7 +198,7 @@ class SimplePlacer:
         return EventVerdict.TAKEN, None
 
     def explain(self, placement_id: str) -> Any | None:
-        return self.reserved.get(placement_id)
+        return {"placement_id": placement_id} if placement_id in self.reserved else None
 
     def tick(self, now_s: float) -> None:
         for placement_id, placement in list(self.reserved.items()):

@@ -3,6 +3,7 @@
 import asyncio
 import gzip
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -54,7 +55,7 @@ async def test_with_split_roles_both_workers_are_told(placer):
     async with gateway(placer) as caller:
         await caller.place(demand())
         placement = placer.reserved["p0"]
-        placement.prefill = placement.runner_up
+        placement.prefill = replace(placement.option, worker="ml:w1:0")
         placement.prefill_address = None
         placement.runner_up = None
         _, reply = await caller.place(demand())
