@@ -15,6 +15,7 @@ from kvaware_engine.requests.explain_candidates import explained_option, in_orde
 from kvaware_engine.requests.explain_words import ExplainedCandidate, RequestExplanation, RequestSummary
 from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.flips import find_flips, replay
+from kvaware_engine.requests.reach import Reach
 from kvaware_engine.requests.snapshot import Snapshot, emptiest
 from kvaware_engine.requests.split import PairChoice, pair_options
 from kvaware_engine.requests.words import Option, Placement, Precision
@@ -23,12 +24,15 @@ __all__ = ["RequestExplanation", "explain", "replay"]
 
 
 def explain(placement: Placement, snapshot: Snapshot) -> RequestExplanation:
-    """Say everything about one placement.
+    """Say everything about one placement. Takes 20 to 50 ms, most of it for ``flips``: for a thread, not for a loop.
 
     Args:
         placement: As it was made.
         snapshot: What its decision saw.
     """
+    # Of its own: that of the live fleet remembers rows, and this may run beside the next decision.
+    seen = replace(snapshot.candidates, reach=Reach(snapshot.candidates.facts))
+    snapshot = replace(snapshot, candidates=seen)
     shown = _with_handovers(placement, snapshot, in_order(snapshot))
     case = _case(placement, snapshot, shown)
     total_ms = sum(each.terms.total for each in (placement.option, placement.prefill) if each is not None)

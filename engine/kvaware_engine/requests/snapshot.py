@@ -230,7 +230,7 @@ def _cheapest(costs: FloatArray) -> IntArray:
     least = costs[: groups * _GROUP].reshape(_GROUP, groups).min(axis=0)
     least.partition(CHEAPEST_KEPT - 1)
     limit = least.item(CHEAPEST_KEPT - 1)
-    cheap = (costs <= limit).nonzero()[0]
+    cheap: IntArray = (costs <= limit).nonzero()[0]
     if len(cheap) <= CHEAPEST_KEPT * _GROUP:
         return cheap
     return np.concatenate(((costs < limit).nonzero()[0], cheap[:CHEAPEST_KEPT]))
