@@ -84,6 +84,12 @@ class Reservation:
     ending: Ending | None = None
     """None: it is live."""
 
+    def forget_snapshot(self) -> None:
+        """It is explained no more. With its end its hashes go as well: 27 KB of a prompt of 750 blocks."""
+        self.snapshot = None
+        if self.ending is not None:
+            self.demand.block_hashes = ()
+
     @property
     def request_id(self) -> str:
         """The client's key."""
@@ -263,6 +269,8 @@ class RequestLedger:
         del self._live[placement_id], self._of_request[demand.tenant, demand.request_id]
         self._leave(placement_id, reservation)
         reservation.ending, reservation.ended_at_s = ending, now_s
+        if reservation.snapshot is None:
+            reservation.forget_snapshot()
         ended = self._ended
         ended[placement_id] = reservation
         if len(ended) > self._kept:

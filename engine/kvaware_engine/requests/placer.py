@@ -437,7 +437,7 @@ class Placer:
         explained = self._explained
         explained.append(reservation)
         if len(explained) > self.settings.ledger.kept_explained:
-            explained.popleft().snapshot = None
+            explained.popleft().forget_snapshot()
         return reservation
 
     # -- endings -----------------------------------------------------------------------------------------------------

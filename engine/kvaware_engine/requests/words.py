@@ -124,7 +124,7 @@ CODE_OF_REFUSAL: Final[dict[PlacementReason, int]] = {
 
 @dataclass(slots=True, kw_only=True)
 class RequestDemand:
-    """What one request needs. Never changed once made."""
+    """What one request needs. Never changed once made, but that the hashes go when its request is over."""
 
     request_id: str
     """The client's key: the same one again gets the same placement."""

@@ -398,3 +398,20 @@ def test_each_policy_places():
         explanation = world.placer.explain(placement.placement_id)
         assert explanation is not None
         assert explanation.chosen == placement.option.worker
+
+
+def test_of_requests_that_are_over_only_the_latest_keep_what_they_saw():
+    """Memory: hashes and snapshots of thousands of long prompts would be hundreds of megabytes."""
+    world = PlacerAtWork(2, settings=RequestSettings(ledger=RequestLedgerSettings(kept_explained=3, kept_finished=10)))
+    placements = []
+    for number in range(8):
+        placements.append(world.placed(block_hashes=own(number, 60)))
+        world.tells(placements[-1], EventType.FINISHED, output_tokens=5)
+    running = world.placed("long", block_hashes=own(99, 60))
+    placements += [world.placed(block_hashes=own(number, 60)) for number in range(20, 24)]
+    explained = [world.placer.explain(each.placement_id) is not None for each in placements]
+    assert explained == [False] * 8 + [False] + [True] * 3
+    assert not any(len(each.demand.block_hashes) for each in placements[:8])
+    assert len(running.demand.block_hashes) == 60, "it is compared with while it runs"
+    world.tells(running, EventType.FINISHED, output_tokens=5)
+    assert len(running.demand.block_hashes) == 0
