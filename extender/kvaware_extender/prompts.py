@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 import msgspec
 
@@ -19,7 +19,8 @@ __all__ = ["CHARACTERS_PER_TOKEN", "Models", "Prompts", "read_slowly"]
 CHARACTERS_PER_TOKEN: Final = 4
 """What is assumed of text whose length in tokens is not told: the usual rule of thumb for English."""
 LONG_TOKENS: Final = 32_768
-"""A longer prompt is hashed in a thread: at 0.25 µs a block of 16, half a millisecond of the loop."""
+"""A longer prompt is hashed in slices of this, between which others are answered: at 0.25 µs a block of 16, one takes
+half a millisecond. A thread would hold the interpreter for longer at a time than these do."""
 LONG_CHARACTERS: Final = 524_288
 """The same of text, at 256 characters to a hash."""
 SLICE_BYTES: Final = 64 * 1024
@@ -67,7 +68,7 @@ class Prompts:
         self._worker_at = worker_at
 
     async def demand(self, sent: Demand, tenant: str) -> RequestDemand:
-        """What is to be placed; a long prompt is hashed in a thread. Raises: WireError, ApiError 404."""
+        """What is to be placed; others come between where the prompt is long. Raises: WireError, ApiError 404."""
         _check(sent)
         model = self._models.resolve(sent.model)
         if model is None:
@@ -93,7 +94,12 @@ class Prompts:
         if sent.input_tokens is not None and sent.input_tokens != tokens:
             raise WireError(f"input_tokens: expected {tokens}, as many as token_ids, got {sent.input_tokens}")
         if tokens > LONG_TOKENS:
-            hashes = await asyncio.to_thread(chain, root, token_ids, block_tokens=block_tokens)
+            hashes = await _hash_slowly(
+                lambda parent, part: chain(parent, part, block_tokens=block_tokens),
+                root,
+                token_ids,
+                step=max(1, LONG_TOKENS // block_tokens) * block_tokens,
+            )
         else:
             hashes = chain(root, token_ids, block_tokens=block_tokens)
         return self._made(sent, tenant, model, tokens, hashes, block_tokens, Precision.PRECISE)
@@ -123,7 +129,12 @@ class Prompts:
             expected = MOST_TOKENS * CHARACTERS_PER_TOKEN
             raise WireError(f"prompt or messages: expected at most {expected} characters, got {characters}")
         if characters > LONG_CHARACTERS:
-            hashes = await asyncio.to_thread(text_hashes, root, text, chunk_characters=size)
+            hashes = await _hash_slowly(
+                lambda parent, part: text_hashes(parent, part, chunk_characters=size),
+                root,
+                text,
+                step=max(1, LONG_CHARACTERS // size) * size,
+            )
         else:
             hashes = text_hashes(root, text, chunk_characters=size)
         # Where less than a token is said to be in a chunk, the last hashes stand for none and are left out.
@@ -196,6 +207,18 @@ async def read_slowly(decoder: msgspec.json.Decoder[LongDemand], body: bytes | m
 
 
 _SLICE: Final = msgspec.json.Decoder(list[TokenId])
+
+
+Part = TypeVar("Part", list[int], str)
+
+
+async def _hash_slowly(hash_part: Callable[[int, Part], list[int]], root: int, whole: Part, *, step: int) -> list[int]:
+    """Hash part after part: each chain goes on where the last one ended. ``step`` is a whole number of blocks."""
+    hashes: list[int] = []
+    for start in range(0, len(whole), step):
+        hashes += hash_part(hashes[-1] if hashes else root, whole[start : start + step])
+        await asyncio.sleep(0)
+    return hashes
 
 
 def _check(sent: Demand) -> None:

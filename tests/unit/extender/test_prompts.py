@@ -37,6 +37,15 @@ def test_token_ids_are_hashed_block_by_block_from_the_root_of_model_adapter_and_
     assert len(got.block_hashes) == 2
 
 
+def test_a_long_prompt_is_hashed_in_slices_to_the_same_blocks():
+    """100,000 tokens are 6,250 blocks; 600,001 characters are 150,000 chunks of 4."""
+    token_ids = [number * 7919 % 50_000 for number in range(100_000)]
+    assert made(token_ids=token_ids).block_hashes == chain(ROOT, token_ids, block_tokens=16)
+    text = "abcdefg" * 85_714 + "xyz"
+    got = made(prompt=text, input_tokens=len(text))
+    assert got.block_hashes == text_hashes(ROOT, text, chunk_characters=4)
+
+
 def test_a_salt_named_like_an_adapter_shares_nothing_with_it():
     """vllm#44701: both entered the hash as the same kind of string."""
     kinds = [{"adapter": "x"}, {"cache_salt": "x"}, {}]
