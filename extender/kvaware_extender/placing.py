@@ -1,7 +1,7 @@
 """Placing requests, as the routes do it: the engine decides, and each decision is measured, counted and logged.
 
-It has the methods of the engine's ``Placer`` that routes need. All of this is on the path of every request: what is
-added to the engine's own time is 1.5 µs.
+It has the methods of the engine's ``Placer`` that routes need. All of this is on the path of every request: to the
+engine's own time it adds some 2.5 µs for a placement and its end.
 """
 
 from time import perf_counter, time

@@ -72,6 +72,10 @@ class _Followed:
         """Whether it was counted already."""
 
 
+NOTHING: Final = _Followed()
+"""Of a request whose end alone is told, as most are. Never changed."""
+
+
 class RequestMetrics:
     """Counts of placements. Changed in the loop only."""
 
@@ -122,7 +126,7 @@ class RequestMetrics:
         *,
         now_s: float,
     ) -> None:
-        """Count one report. On the path of every request: 1.2 µs where it tells everything.
+        """Count one report. On the path of every request: 1.6 µs where it tells everything.
 
         Args:
             placement: What it is about, as it was before; None: unknown.
@@ -137,42 +141,47 @@ class RequestMetrics:
         if type_ is EventType.REFUSED:
             self.assignment_failures += 1
             return
-        finished = type_ is EventType.FINISHED
-        placement_id = placement.placement_id
-        followed = self._followed.pop(placement_id, None) if finished else self._followed.get(placement_id)
         of_model = self._models.get(placement.demand.model)
         if of_model is None:
             return
+        finished = type_ is EventType.FINISHED
+        placement_id = placement.placement_id
+        followed = self._followed.pop(placement_id, NOTHING) if finished else self._followed.get(placement_id)
         if followed is None:
-            followed = _Followed()
-            if not finished:
-                self._follow(placement_id, followed)
-        if event.queue_wait_ms is not None and not followed.wait:
-            followed.wait = True
-            of_model.wait.observe(event.queue_wait_ms / 1000)
-        if event.cached_tokens is not None and not followed.cached:
-            followed.cached = True
+            followed = self._follow(placement_id)
+        wait_ms, ttft_ms, cached = event.queue_wait_ms, event.ttft_ms, event.cached_tokens
+        if wait_ms is not None and not followed.wait:
+            of_model.wait.observe(wait_ms / 1000)
+        if cached is not None and not followed.cached:
             asked = placement.demand.input_tokens
             of_model.input_tokens += asked
-            of_model.cached_tokens += min(event.cached_tokens, asked)
+            of_model.cached_tokens += min(asked, cached)
             of_model.predicted_tokens += (placement.prefill or placement.option).matched_tokens
+        if ttft_ms is not None and not followed.ttft:
+            of_model.ttft.observe(ttft_ms / 1000)
+        if finished:
+            tokens = event.output_tokens
+            if tokens is not None and tokens > 1:
+                first_s = followed.first_token_at_s
+                if first_s is None and ttft_ms is not None:
+                    first_s = placement.decided_at_s + ttft_ms / 1000
+                if first_s is not None and now_s > first_s:
+                    of_model.tpot.observe((now_s - first_s) / (tokens - 1))
+            return
+        followed.wait |= wait_ms is not None
+        followed.cached |= cached is not None
         if type_ is EventType.FIRST_TOKEN and followed.first_token_at_s is None:
             followed.first_token_at_s = now_s
-        if not followed.ttft and (event.ttft_ms is not None or type_ is EventType.FIRST_TOKEN):
+            if ttft_ms is None and not followed.ttft:
+                of_model.ttft.observe(now_s - placement.decided_at_s)
             followed.ttft = True
-            told_ms = event.ttft_ms
-            of_model.ttft.observe(now_s - placement.decided_at_s if told_ms is None else told_ms / 1000)
-        if finished and event.output_tokens is not None and event.output_tokens > 1:
-            first_s = followed.first_token_at_s
-            if first_s is None and event.ttft_ms is not None:
-                first_s = placement.decided_at_s + event.ttft_ms / 1000
-            if first_s is not None and now_s > first_s:
-                of_model.tpot.observe((now_s - first_s) / (event.output_tokens - 1))
+        followed.ttft |= ttft_ms is not None
 
-    def _follow(self, placement_id: str, followed: _Followed) -> None:
+    def _follow(self, placement_id: str) -> _Followed:
         if len(self._followed) >= OPEN_MAX:
             del self._followed[next(iter(self._followed))]
-        self._followed[placement_id] = followed
+        followed = self._followed[placement_id] = _Followed()
+        return followed
 
     def tick(self, now_s: float, *, known: Callable[[str], bool]) -> None:
         """Once a second.
