@@ -163,7 +163,7 @@ def _tight(candidates: Candidates, need: Need) -> IntArray | None:
     """
     free = candidates.figures[_KV_FREE]
     # Of numbers with a NaN argmin finds that: only then, or where there is a shortage, each one is looked at.
-    if free.item(free.argmin()) >= need.room_tokens:
+    if not len(free) or free.item(free.argmin()) >= need.room_tokens:
         return None
     tight: IntArray = (free < need.room_tokens).nonzero()[0]
     return tight if len(tight) else None

@@ -47,6 +47,7 @@ from kvaware_engine.requests.words import Action, Mode, Option, Phase
 
 __all__ = ["Need", "best_option", "need_of", "options"]
 
+_WARM_UP_AFTER_MS: Final = 1e-6
 _FREE_AT: Final = int(Figure.FREE_AT_S)
 _REQUESTS: Final = int(Figure.REQUESTS)
 _HALF_STEP: Final = int(Figure.HALF_STEP_MS)
@@ -141,8 +142,13 @@ def options(candidates: Candidates, slot: int) -> tuple[Option, ...]:
     """
     place = _Place(candidates, slot)
     found = list(place.options(candidates.lower_tokens.get(slot)))
-    found.sort(key=lambda option: option.terms.total)
+    found.sort(key=_rank)
     return tuple(found)
+
+
+def _rank(option: Option) -> float:
+    # A warm-up costs what computing at once does where a prefill has no base: then it must not win by a rounding.
+    return option.terms.total + (_WARM_UP_AFTER_MS if option.action is Action.WARM_UP else 0.0)
 
 
 def best_option(candidates: Candidates, slot: int) -> Option:
@@ -247,16 +253,16 @@ class _Place:
             return
         further: Source | None = None
         brought = False
-        if can_transfer(candidates):
-            for source in sources_of(candidates):
-                if source.slot == self.slot or source.tokens <= held:
-                    continue
-                further = further or source
-                for transfer in transfers(self.facts, source):
-                    brought = True
-                    option = self.transferred(transfer, held=held, load_ms=load_ms)
-                    if option is not None:
-                        yield option
+        can = can_transfer(candidates)
+        for source in sources_of(candidates) if candidates.deepest_tokens > held else ():
+            if source.slot == self.slot or source.tokens <= held:
+                continue
+            further = further or source
+            for transfer in transfers(self.facts, source) if can else ():
+                brought = True
+                option = self.transferred(transfer, held=held, load_ms=load_ms)
+                if option is not None:
+                    yield option
         yield self.option(Action.RECOMPUTE, Mode.EXPECTED, cached=0.0, held=0.0)
         if further is not None and not brought:
             yield self.warmed_up(further.tokens)
