@@ -18,6 +18,7 @@ from kvaware_cli.client import DEFAULT_SERVER
 from kvaware_cli.errors import InputError
 from kvaware_cli.program import is_plugin
 from kvaware_crds.errors import ConfigError, KvawareError
+from kvaware_crds.v1alpha1.inference_model import PolicyName
 
 __all__ = ["app", "main"]
 
@@ -224,7 +225,7 @@ def crds() -> None:
 
 
 @app.command(
-    short_help="Place example pods, or yours, and show every decision.",
+    short_help="Place example pods and requests, or your pods, and show every decision.",
     epilog=_lines(
         "Examples",
         "kvaware demo",
@@ -243,6 +244,14 @@ def demo(
             metavar="DIR", help="Pods to place. [default: the example pods; with --cluster, its pending pods]"
         ),
     ] = None,
+    replay: Annotated[
+        bool | None,
+        typer.Option(
+            "--replay/--no-replay",
+            help="Whether recorded requests are placed then, as 'kvaware replay' does: some 35 s. [default: without "
+            "--cluster]",
+        ),
+    ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="No colour and 100 columns, wherever it goes.")] = False,
 ) -> None:
     """Place pods on a cluster described by YAML, and show every decision.
@@ -250,10 +259,59 @@ def demo(
     Starts the real extender on free ports of 127.0.0.1 and speaks to it as kube-scheduler does (filter, prioritize,
     bind). All figures come from the folder: nodes, running pods, InferenceModels, KVCacheBlockGroups, TenantQuotas, and
     dcgm/NODE.txt, the text of a node's DCGM exporter. Nothing outside this machine is touched.
+
+    Then a piece of a real trace is sent through every policy that chooses workers for requests: see kvaware replay.
     """
     from kvaware_cli.demo.run import run_demo  # noqa: PLC0415 - only the demo starts processes
+    from kvaware_cli.replay_command import example_trace  # noqa: PLC0415 - as above
 
-    run_demo(cluster=cluster, pods=pods, plain=plain)
+    with_requests = cluster is None if replay is None else replay
+    run_demo(cluster=cluster, pods=pods, trace=example_trace() if with_requests else None, plain=plain)
+
+
+@app.command(
+    short_help="Send recorded requests through every policy, and compare.",
+    epilog=_lines(
+        "Examples",
+        "kvaware replay",
+        "kvaware replay --policy cost --policy least_loaded --seconds 60",
+        "kvaware replay --trace conversation_trace.jsonl --requests 2000 --seconds 300",
+    ),
+)
+def replay(
+    *,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A trace in Mooncake's format. [default: the example, 397 requests]"),
+    ] = None,
+    policy: Annotated[
+        list[PolicyName] | None,
+        typer.Option("--policy", help="May be given several times. [default: all five]"),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, max=64, help="Modelled workers per policy.")] = 8,
+    seconds: Annotated[float, typer.Option(min=1, max=3600, help="The arrivals are packed into so long.")] = 30.0,
+    seed: Annotated[int, typer.Option(min=0, help="Of the arrivals: the same seed gives the same.")] = 1,
+    requests: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Only the trace's first N requests. [default: all]")
+    ] = None,
+    plain: Annotated[bool, typer.Option("--plain", help="No colour and 100 columns, wherever it goes.")] = False,
+) -> None:
+    """Send recorded requests through the real extender under each policy, and compare hit rate and time to first token.
+
+    Starts the extender on free ports of 127.0.0.1. Each policy has a model and workers of its own, and gets the same
+    requests at the same times. The workers are modelled: an LRU prefix cache over a KV pool, prefill one request after
+    another, batched decode, all at the speed of a hardware profile, the one by which the extender judges them too.
+
+    Time is real time, since the extender lives by the clock: heartbeats, events and arrivals come when they would. Only
+    the gaps between arrivals are shortened, by one factor, so that minutes of a trace become a busy half minute; a turn
+    of a conversation may so come before the answer to the one before it. After the last arrival the workers run to
+    their end at once. A busy machine makes requests late, which is said, but not the modelled workers slow.
+    """
+    from kvaware_cli import replay_command  # noqa: PLC0415 - only a replay models workers
+
+    replay_command.run(
+        trace=trace, policies=policy, workers=workers, within_s=seconds, seed=seed, requests=requests, plain=plain
+    )
 
 
 @app.command(

@@ -1,4 +1,7 @@
-"""The demo from start to end: serve the cluster, place each pod, show the decision, then the emptiest GPU's price."""
+"""The demo from start to end: serve the cluster, place each pod, show the decision, then the emptiest GPU's price.
+
+Then recorded requests are placed, on a cluster of their own.
+"""
 
 import shlex
 import tempfile
@@ -20,6 +23,7 @@ from kvaware_cli.errors import reading
 from kvaware_cli.explain_view import candidates_table, choice_facts, demand_facts, difference, refusal_facts, shortlist
 from kvaware_cli.output import Fact, console, gib, ms, plural, print_facts, print_rule, print_table, seconds, used_of
 from kvaware_cli.program import program, shown
+from kvaware_cli.replay.run import ReplayPlan, replay
 from kvaware_cli.top_command import print_nodes, print_tenants
 from kvaware_cli.wire import Explanation, NodeList, Tenant, TenantList, read
 
@@ -29,12 +33,13 @@ EXPORTERS_S: Final = 10.0  # they are scraped every second here
 MOST_NODES: Final = 40
 
 
-def run_demo(*, cluster: Path | None, pods: Path | None, plain: bool) -> None:
-    """Place the pods and print every decision.
+def run_demo(*, cluster: Path | None, pods: Path | None, trace: Path | None, plain: bool) -> None:
+    """Place the pods and print every decision; then place requests.
 
     Args:
         cluster: A folder of YAML; None: the example cluster.
         pods: A folder with the pods to place; None: the example's, or the pending ones of ``cluster``.
+        trace: Recorded requests to replay; None: none.
         plain: No colour, 100 columns.
     """
     out = console(plain=plain)
@@ -50,6 +55,8 @@ def run_demo(*, cluster: Path | None, pods: Path | None, plain: bool) -> None:
             placed = [_place(out, number, pod, scene, extender) for number, pod in enumerate(scene.pending, start=1)]
             _tenants(out, extender)
     _emptiest(out, [explanation for explanation, _ in placed])
+    if trace is not None:
+        replay(out, ReplayPlan(trace=trace))
     _summary(out, [attempt for _, attempt in placed], cluster)
 
 
@@ -169,6 +176,7 @@ def _summary(out: Console, attempts: list[Attempt], cluster: Path) -> None:
         (f"{command} extender --cluster-dir {shlex.quote(shown(cluster))} &", ""),
         (f"{command} top tenants", ""),
         (f"{command} explain -f FILE", "a dry run of your own pod, with the answers to six questions"),
+        (f"{command} replay --help", "the same requests, or yours, as you want them"),
         (f"{command} demo --cluster DIR", "the same on your own YAML (kubectl get -o yaml)"),
     ]
     if (make := _make()) is not None:

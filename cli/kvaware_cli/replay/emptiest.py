@@ -8,8 +8,10 @@ from kvaware_cli.wire import PlacementCandidate, PlacementExplanation, read
 
 __all__ = ["PassedOver", "passed_over"]
 
-AT_ONCE: Final = 500
-"""Explanations that are looked at, evenly over the replay: each is computed when it is asked for, some milliseconds."""
+LOOKED_AT: Final = 100
+"""Explanations at most, evenly over the replay: each is computed when it is asked for, flips and all."""
+LEAST_MS: Final = 1.0
+"""A smaller difference is none: then the two are as good."""
 
 
 class Explaining(Protocol):
@@ -22,7 +24,7 @@ class Explaining(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PassedOver:
-    """A decision, and how often the emptiest was not chosen."""
+    """A decision, and how often the emptiest would have been worse."""
 
     explanation: PlacementExplanation
     chosen: PlacementCandidate
@@ -38,8 +40,8 @@ class PassedOver:
 
 
 async def passed_over(gateway: Explaining, placements: Sequence[str]) -> PassedOver | None:
-    """The dearest decision for the emptiest worker; None: there is none, the emptiest was always chosen."""
-    every = max(1, -(-len(placements) // AT_ONCE))
+    """The decision in which the emptiest worker would have been dearest; None: it was always as good as the chosen."""
+    every = max(1, -(-len(placements) // LOOKED_AT))
     found: list[PassedOver] = []
     looked_at = 0
     for placement_id in placements[::every]:
@@ -52,7 +54,9 @@ async def passed_over(gateway: Explaining, placements: Sequence[str]) -> PassedO
         if chosen is None or emptiest is None or chosen.worker == emptiest.worker:
             continue
         if chosen.options and emptiest.options:
-            found.append(PassedOver(explanation=explanation, chosen=chosen, emptiest=emptiest, wrong=0, looked_at=0))
+            decision = PassedOver(explanation=explanation, chosen=chosen, emptiest=emptiest, wrong=0, looked_at=0)
+            if decision.extra_ms >= LEAST_MS:
+                found.append(decision)
     # of equal ones the first: the order in which they were placed
     worst = max(found, key=lambda each: each.extra_ms, default=None)
     if worst is None:

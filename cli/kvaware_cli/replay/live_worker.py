@@ -13,8 +13,8 @@ from kvaware_simulator import Happening, ModelledWorker, Outcome, WorkerEvent, W
 
 __all__ = ["HEARTBEAT_S", "PROGRESS_S", "LiveWorker"]
 
-HEARTBEAT_S: Final = 0.5
-"""Between two heartbeats: real ones come every second or more, and answer times here are those of a small model."""
+HEARTBEAT_S: Final = 1.0
+"""Between two heartbeats."""
 
 
 PROGRESS_S: Final = 10.0
@@ -70,8 +70,12 @@ class LiveWorker:
         self._sent.set()
 
     def finish(self) -> None:
-        """Nobody comes any more: run to the end at once. The times are those that it would have had."""
-        self._happened(self._modelled.advance(inf))
+        """Nobody comes any more: run to the end at once. The times are those that it would have had.
+
+        They are not reported: nobody decides by them any more, and it would take as long as the replay itself.
+        """
+        for each in self._modelled.advance(inf):
+            self._count(each)
 
     async def run(self) -> None:
         """Let its time pass, until cancelled."""
@@ -135,25 +139,28 @@ class LiveWorker:
 
     def _happened(self, events: list[WorkerEvent]) -> None:
         for each in events:
+            self._count(each)
             event: dict[str, Any] = {"type": each.type.value}
             match each.type:
                 case Happening.STARTED:
                     event["queue_wait_ms"] = each.queue_wait_ms
                 case Happening.FIRST_TOKEN:
                     event |= {"ttft_ms": each.ttft_ms, "cached_tokens": each.cached_tokens}
-                    self._answered(
-                        Outcome(
-                            worker=self.worker,
-                            input_tokens=each.request.input_tokens,
-                            cached_tokens=each.cached_tokens,
-                            ttft_ms=each.ttft_ms or 0.0,
-                        )
-                    )
                 case Happening.FINISHED:
                     event |= {"output_tokens": each.output_tokens, "cached_tokens": each.cached_tokens}
             self._tell(each.request.id, event)
             if each.type is Happening.FINISHED:
                 del self._placements[each.request.id], self._told_at_s[each.request.id]
+
+    def _count(self, event: WorkerEvent) -> None:
+        if event.type is Happening.FIRST_TOKEN and event.ttft_ms is not None:
+            outcome = Outcome(
+                worker=self.worker,
+                input_tokens=event.request.input_tokens,
+                cached_tokens=event.cached_tokens,
+                ttft_ms=event.ttft_ms,
+            )
+            self._answered(outcome)
 
     def _tell(self, request: str, event: dict[str, Any]) -> None:
         self._told_at_s[request] = self._clock()

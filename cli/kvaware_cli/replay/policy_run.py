@@ -84,19 +84,21 @@ class PolicyRun:
         Raises: ServerError when the extender fails.
         """
         async with asyncio.TaskGroup() as group:
-            living = [
-                group.create_task(coroutine, name=f"{name}-{worker.worker}")
-                for worker in self._workers.values()
-                for name, coroutine in (("run", worker.run()), ("tell", worker.tell()), ("beat", worker.beat()))
-            ]
+            workers = self._workers.values()
+            telling = [group.create_task(each.tell(), name=f"tell-{each.worker}") for each in workers]
+            living = [group.create_task(each.run(), name=f"run-{each.worker}") for each in workers]
+            living += [group.create_task(each.beat(), name=f"beat-{each.worker}") for each in workers]
             async with asyncio.TaskGroup() as sending:
                 for number, (request, due_s) in enumerate(zip(requests, times_s, strict=True)):
                     await asyncio.sleep(max(0.0, due_s - self._clock()))
                     sending.create_task(self._send(f"{self.policy}-{number}", request, due_s), name=f"send-{number}")
-            for worker in self._workers.values():
+            for task in living:  # before the workers run ahead: from then on the clock is behind them
+                task.cancel()
+            for worker in workers:
                 worker.finish()
+            for worker in workers:
                 await worker.told()
-            for task in living:
+            for task in telling:
                 task.cancel()
 
     async def _send(self, request_id: str, request: TraceRequest, due_s: float) -> None:

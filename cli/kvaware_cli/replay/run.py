@@ -28,6 +28,8 @@ __all__ = ["ReplayPlan", "replay"]
 
 LEAD_S: Final = 0.5
 """Between the first heartbeats and the first arrival."""
+EXPLAINED_MAX: Final = 10_000
+"""Of longer traces the latest decisions can be explained; each takes some kilobytes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +62,11 @@ def replay(out: Console, plan: ReplayPlan) -> None:
         token_file = Path(folder, "token")
         token_file.write_text(token, encoding="utf-8")
         # Nobody reads the record of each decision here: what is shown comes from the explanations.
-        settings = {"KVAWARE_HEARTBEAT__TOKEN_FILE": str(token_file), "KVAWARE_DECISION_LOG": "off"}
+        settings = {
+            "KVAWARE_HEARTBEAT__TOKEN_FILE": str(token_file),
+            "KVAWARE_DECISION_LOG": "off",
+            "KVAWARE_REQUESTS__LEDGER__KEPT_EXPLAINED": str(min(EXPLAINED_MAX, len(requests) * len(plan.policies))),
+        }
         with running_extender(Path(folder), settings) as extender:
             print_heading(
                 out, plan.trace, requests,

@@ -51,7 +51,8 @@ def print_heading(
 ) -> None:
     """What is replayed, where, and how far the figures can be believed."""
     recorded_s = requests[-1].at_s - requests[0].at_s
-    print_rule(out, f"{plural(len(requests), 'request')} of a recorded trace, under {plural(len(policies), 'policy')}")
+    under = "one policy" if len(policies) == 1 else f"{len(policies)} policies"
+    print_rule(out, f"{plural(len(requests), 'request')} of a recorded trace, under {under}")
     mean_tokens = sum(each.input_tokens for each in requests) / len(requests)
     best = seen_before_ratio(requests, block_tokens=BLOCK_TOKENS)
     speed = (
@@ -108,7 +109,7 @@ def _comparison_facts(result: Result) -> Iterator[Fact]:
 
 def _print_explained(out: Console, passed: PassedOver | None) -> None:
     if passed is None:
-        out.print("Here the emptiest worker was chosen for every request that the policy cost placed.")
+        out.print("Here the emptiest worker was as good as any for every request that was looked at.")
         return
     explanation = passed.explanation
     print_facts(out, request_facts(explanation))
@@ -119,10 +120,8 @@ def _print_explained(out: Console, passed: PassedOver | None) -> None:
     print_table(out, workers_table(pair))
     out.print()
     print_facts(out, _explained_facts(passed))
-    out.print(
-        f"Of {plural(passed.looked_at, 'request')} placed by cost, {passed.wrong} went elsewhere than to the emptiest "
-        "worker."
-    )
+    looked_at = plural(passed.looked_at, "placement")
+    out.print(f"Of {looked_at} looked at, {passed.wrong} went elsewhere since the emptiest worker was dearer.")
 
 
 def _explained_facts(passed: PassedOver) -> Iterator[Fact]:

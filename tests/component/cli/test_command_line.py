@@ -15,7 +15,7 @@ from kvaware_testing.command_line import Kvaware
 from kvaware_testing.extender_answers import candidate, explanation
 from kvaware_testing.fake_extender import FakeExtender
 
-COMMANDS = ["extender", "crds", "demo", "explain", "top"]
+COMMANDS = ["extender", "crds", "demo", "explain", "replay", "top"]
 
 
 def run(*args: str, **environ: str) -> subprocess.CompletedProcess[str]:

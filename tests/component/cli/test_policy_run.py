@@ -16,6 +16,7 @@ from kvaware_cli.replay.scene import KV_BLOCKS, worker_ids
 from kvaware_engine import FALLBACK_PROFILE
 from kvaware_simulator import ModelledWorker, TraceRequest, WorkerRequest
 from kvaware_testing.placing_stub import PlacingStub
+from kvaware_testing.store_harness import eventually
 
 TOKEN = "a token of the test"
 FAST = replace(
@@ -58,20 +59,39 @@ async def replayed(one: PolicyRun, trace: Sequence[TraceRequest]) -> None:
     await one.replay(trace, [0.0] * len(trace))
 
 
-async def test_every_request_is_placed_run_and_reported_to_its_end() -> None:
-    """Of 6 requests on 2 workers in turn, the first on each finds nothing, the others their shared first block."""
+async def test_every_request_is_placed_and_counted() -> None:
+    """Of 6 requests on 2 workers in turn, the first on each finds nothing, the others their shared first block.
+
+    How those end that are not done with the last arrival is counted, and reported to nobody.
+    """
     extender, placed = stub(), []
     async with run(extender, done=lambda: placed.append(1)) as one:
         await replayed(one, requests(6))
-    assert len(placed) == 6
+    assert len(placed) == len(one.placements) == 6
     told = one.tally()
     assert (told.requests, told.refused, told.spread_ratio) == (6, 0, 1.0)
     assert told.hit_ratio == pytest.approx(4 * 512 / (6 * 1100))
     for placement_id in one.placements:
-        events = extender.events[placement_id]
-        assert [each["type"] for each in events] == ["started", "first_token", "finished"]
-        assert events[1]["ttft_ms"] >= 0
-        assert events[2]["output_tokens"] == 3
+        types = [each["type"] for each in extender.events[placement_id]]
+        assert types == ["started", "first_token", "finished"][: len(types)]
+
+
+async def test_a_worker_reports_each_request_to_its_end() -> None:
+    extender, outcomes = stub(1), []
+    async with extender.serve() as url, open_gateway(url, token=TOKEN) as gateway, asyncio.TaskGroup() as group:
+        modelled = ModelledWorker(FAST, kv_blocks=10, block_tokens=512)
+        worker = LiveWorker("w", modelled, model="m/m", gateway=gateway, clock=clock(), answered=outcomes.append)
+        tasks = [group.create_task(worker.run()), group.create_task(worker.tell())]
+        worker.send(WorkerRequest(id="a", input_tokens=1100, output_tokens=3), placement_id="p")
+        await eventually(lambda: len(extender.events["p"]) == 3)
+        for task in tasks:
+            task.cancel()
+    started, first, finished = extender.events["p"]
+    assert (started["type"], first["type"], finished["type"]) == ("started", "first_token", "finished")
+    assert started["queue_wait_ms"] == 0
+    assert first == {"type": "first_token", "ttft_ms": pytest.approx(1100 * 1e-5), "cached_tokens": 0}
+    assert finished == {"type": "finished", "output_tokens": 3, "cached_tokens": 0}
+    assert [(each.worker, each.input_tokens) for each in outcomes] == [("w", 1100)]
 
 
 async def test_a_demand_tells_what_a_gateway_knows_and_nothing_more() -> None:
