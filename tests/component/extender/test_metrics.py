@@ -1,10 +1,12 @@
 """What ``/metrics`` shows, and that it cannot grow with what callers send."""
 
 import asyncio
+import re
 
 from kvaware_cluster import Kind
 from kvaware_testing.extender_harness import SCRAPED, MemoryCluster, in_use, serving
 from kvaware_testing.fake_api import raw_model, raw_node, raw_pod, raw_quota
+from kvaware_testing.repository import REPOSITORY
 from kvaware_testing.store_harness import eventually
 
 PROMISED = [
@@ -36,6 +38,18 @@ async def test_the_promised_names_are_there_exactly():
         assert await caller.metric("gpu_hbm_used_bytes", '{node="unwatched"}') is None, "unknown is not zero"
         assert await caller.metric("kvaware_ready") == 1
         assert await caller.metric("kvaware_node_refusals_total", '{reason="NotEnoughGPUs"}') == 1
+
+
+async def test_the_page_of_metrics_names_all_of_them_and_no_other():
+    """``kvaware_gc_pause_seconds`` is of the process, which no test is."""
+    page = (REPOSITORY / "docs" / "metrics.md").read_text("utf-8")
+    described = {
+        name for row in re.findall(r"^\| (`.*?) \|", page, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)
+    }
+    async with serving(MemoryCluster(raw_node("n1"), raw_model("llama"), raw_quota(gpus=2))) as caller:
+        _, text = await caller.get("/metrics")
+    families = {line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")}
+    assert described == families | {"kvaware_gc_pause_seconds"}
 
 
 async def test_names_from_requests_never_become_series():

@@ -118,7 +118,7 @@ def test_a_file_has_camel_case_keys_and_variables_override_it(tmp_path):
         pytest.param("a: [", "cannot be read", id="not YAML"),
         pytest.param("gateway: {defaultTenant: ''}", "setting gateway.defaultTenant", id="a tenant without a name"),
         pytest.param(
-            "requests: {ledger: {ttlS: 0}}", "setting requests.ledger.expected ttlS", id="reservations of no length"
+            "requests: {ledger: {ttlS: 0}}", "setting requests.ledger.ttlS", id="reservations of no length"
         ),
         pytest.param("requests: {index: {maxBytes: .nan}}", "setting requests.index.maxBytes", id="no number of bytes"),
         pytest.param("requests: {costs: {refusedMs: -1}}", "refusedMs", id="a negative price"),
