@@ -317,7 +317,8 @@ class InferenceModelSpec(ApiModel):
     only for theirs. Unset: one unnamed revision."""
     served_names: Annotated[tuple[ServedName, ...], Field(max_length=64), UniqueItems()] = ()
     """Names by which requests ask for the model, LoRA adapters included. Unset: modelId. A name that two
-    InferenceModels of the namespace claim belongs to the older one; the other gets the condition NameConflict."""
+    InferenceModels of the namespace claim belongs to the older one; the other gets the condition NameConflict. Where
+    several namespaces have the name, it is the oldest model's of all; namespace/name asks for one of them."""
     workers: Workers | None = None
     """The running model servers of this model. Unset: vLLM on its usual port, in the pods whose label kvaware.io/model
     has this object's name."""
