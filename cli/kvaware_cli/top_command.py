@@ -4,7 +4,7 @@ from rich.console import Console
 
 from kvaware_cli.client import ApiClient
 from kvaware_cli.output import console, gib, gib_pair, plural, print_facts, print_raw, print_table, table, used_of
-from kvaware_cli.wire import Node, NodeList, Pool, Tenant, TenantList, read
+from kvaware_cli.wire import Node, NodeList, Pool, RequestUse, Tenant, TenantList, read
 
 __all__ = ["print_nodes", "print_tenants", "top_nodes", "top_tenants"]
 
@@ -102,6 +102,11 @@ def print_tenants(out: Console, tenants: tuple[Tenant, ...]) -> None:
             style="yellow" if _at_limit(tenant) else "",
         )
     print_table(out, made)
+    requests = [(tenant.tenant, told) for tenant in tenants if (told := _requests(tenant.requests)) is not None]
+    if requests:
+        out.print()
+        out.print("Requests")
+        print_facts(out, sorted(requests), indent=2)
     conflicts = [(tenant.tenant, conflict) for tenant in tenants for conflict in tenant.conflicts]
     if conflicts:
         out.print()
@@ -111,6 +116,14 @@ def print_tenants(out: Console, tenants: tuple[Tenant, ...]) -> None:
     if at_limit:
         out.print()
         out.print(f"At a limit: {plural(len(at_limit), 'tenant')} ({', '.join(sorted(at_limit))}).")
+
+
+def _requests(use: RequestUse | None) -> str | None:
+    """What is in flight, and what is left of each limit; None where nothing is limited and nothing in flight."""
+    if use is None or not (use.limits or use.concurrent_requests):
+        return None
+    limits = [f"{each.limit}: {max(0, each.left):,.0f} of {each.at_most:,} left" for each in use.limits]
+    return ", ".join((f"{use.concurrent_requests:,} in flight", *limits))
 
 
 def _conflict(told: str) -> str:

@@ -172,6 +172,22 @@ class NodeList(_Wire):
     items: tuple[Node, ...]
 
 
+class RequestLimit(_Wire):
+    """One limit of a tenant's requests, as a TenantQuota spells it."""
+
+    limit: str
+    quota: str
+    at_most: int
+    left: float
+
+
+class RequestUse(_Wire):
+    """What a tenant has of requests."""
+
+    concurrent_requests: int = 0
+    limits: tuple[RequestLimit, ...] = ()
+
+
 class Tenant(_Wire):
     """One tenant. Limits and guarantees: None is not set."""
 
@@ -184,6 +200,7 @@ class Tenant(_Wire):
     guaranteed_gpus: int | None = None
     guaranteed_hbm_bytes: int | None = None
     conflicts: tuple[str, ...] = ()
+    requests: RequestUse | None = None
 
 
 class TenantList(_Wire):

@@ -32,6 +32,21 @@ def test_unknown_foreign_use_is_not_shown_as_zero(kvaware: Kvaware, server: Fake
     assert line.split()[-1] == "?"
 
 
+def test_tenants_show_what_is_left_of_their_limits_of_requests(kvaware: Kvaware, server: FakeExtender) -> None:
+    """Debt is nothing left; who has no such limit and nothing in flight is not listed."""
+    limits = [
+        {"limit": "concurrentRequests", "quota": "q", "at_most": 5, "left": 2.0},
+        {"limit": "tokensPerSecond", "quota": "q", "at_most": 10_000, "left": -300.5},
+    ]
+    busy = {**tenant("busy"), "requests": {"concurrent_requests": 3, "concurrent_migrations": 0, "limits": limits}}
+    idle = {**tenant("idle"), "requests": {"concurrent_requests": 0, "concurrent_migrations": 0, "limits": []}}
+    server.answers["GET /v1/tenants"] = (200, {"items": [idle, busy]})
+    told = kvaware("top", "tenants", server=server).out.partition("\nRequests\n")[2]
+    assert " ".join(told.split()) == (
+        "busy 3 in flight, concurrentRequests: 2 of 5 left, tokensPerSecond: 0 of 10,000 left"
+    )
+
+
 def test_tenants_show_use_against_limits_and_a_limit_of_zero_is_a_limit(kvaware: Kvaware, server: FakeExtender) -> None:
     """HAMi#2312: a limit of 0 was read as "no limit"; here unset is a dash and 0 is 0, and reached."""
     tenants = [tenant("free", used_gpus=3), tenant("blocked", limit_gpus=0), tenant("full", used_gpus=4, limit_gpus=4)]
