@@ -1,6 +1,6 @@
 """Measure everything as ratios inside one run: absolute times differ from machine to machine, ratios hardly.
 
-``python tests/bench/run.py [verbs|decisions|scheduler|operator ...]``; without arguments, all.
+``python tests/bench/run.py [verbs|decisions|scheduler|operator|selection|http ...]``; without arguments, all.
 """
 
 import sys
@@ -9,7 +9,9 @@ from pathlib import Path
 from decisions import measure_decisions
 from operator_at_size import measure_operator
 from report import Row, print_rows, write_rows
+from request_http import measure_request_http
 from scheduler import measure_scheduler
+from selection import measure_selection
 from verbs import measure_verbs
 
 PARTS = {
@@ -17,6 +19,8 @@ PARTS = {
     "verbs": measure_verbs,
     "scheduler": measure_scheduler,
     "operator": measure_operator,
+    "selection": measure_selection,
+    "http": measure_request_http,
 }
 
 
