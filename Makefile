@@ -20,7 +20,7 @@ $(VENV)/.installed: requirements-dev.lock pyproject.toml
 
 install: $(VENV)/.installed ## Make the virtual environment
 
-demo: $(VENV)/.installed ## Watch kvaware place example pods; CLUSTER=real does it on a real control plane
+demo: $(VENV)/.installed ## Watch kvaware place example pods and requests; CLUSTER=real: pods, on a real control plane
 ifeq ($(CLUSTER),real)
 	@PYTHONPATH=tests $(BIN)/python -m kvaware_testing.real_demo
 else

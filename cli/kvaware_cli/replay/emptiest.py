@@ -34,13 +34,21 @@ class PassedOver:
     looked_at: int
 
     @property
+    def more_held(self) -> bool:
+        """Whether the chosen worker holds more of the prompt than the emptiest."""
+        return self.chosen.matched_tokens > self.emptiest.matched_tokens
+
+    @property
     def extra_ms(self) -> float:
         """What the emptiest would have cost more, by the cost model."""
         return self.emptiest.options[0].terms.total - self.chosen.options[0].terms.total
 
 
 async def passed_over(gateway: Explaining, placements: Sequence[str]) -> PassedOver | None:
-    """The decision in which the emptiest worker would have been dearest; None: it was always as good as the chosen."""
+    """The decision in which the emptiest worker would have been dearest; None: it was always as good as the chosen.
+
+    One in which the chosen worker holds more of the prompt, where there is one: that it waits less is soon said.
+    """
     every = max(1, -(-len(placements) // LOOKED_AT))
     found: list[PassedOver] = []
     looked_at = 0
@@ -58,7 +66,7 @@ async def passed_over(gateway: Explaining, placements: Sequence[str]) -> PassedO
             if decision.extra_ms >= LEAST_MS:
                 found.append(decision)
     # of equal ones the first: the order in which they were placed
-    worst = max(found, key=lambda each: each.extra_ms, default=None)
+    worst = max(found, key=lambda each: (each.more_held, each.extra_ms), default=None)
     if worst is None:
         return None
     return PassedOver(

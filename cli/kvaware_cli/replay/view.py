@@ -99,6 +99,7 @@ def _comparison(tallies: Mapping[str, Tally]) -> Listing:
 def _comparison_facts(result: Result) -> Iterator[Fact]:
     yield "hit rate", "prompt tokens that the workers found in their own caches"
     yield "TTFT", "from the worker's queue to its first token, by the hardware profile: estimated, no GPU was asked"
+    yield "MAX/MEAN", "requests of the busiest worker over the mean of all: 1 is even"
     for policy, codes in result.refusals.items():
         told = ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
         yield "refused", f"{policy}: {told}; they are in none of the figures"

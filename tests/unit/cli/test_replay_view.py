@@ -120,6 +120,15 @@ async def test_where_the_emptiest_was_always_right_it_says_so() -> None:
     assert "the emptiest worker was as good as any for every request" in printed(result())
 
 
+async def test_a_decision_for_the_cache_is_shown_before_one_for_a_shorter_queue() -> None:
+    """The second is dearer for the emptiest, but there it holds as much."""
+    waiting = explanation("p2", other_ms=1000.0)
+    waiting["candidates"][1]["matched_tokens"] = 8192
+    found = await passed_over(Explaining(explanation("p1"), waiting), ["p1", "p2"])
+    assert found is not None
+    assert (found.explanation.placement_id, found.wrong) == ("p1", 2)
+
+
 async def test_a_tie_is_no_wrong_choice() -> None:
     """Workers that have nothing to do are all the emptiest."""
     assert await passed_over(Explaining(explanation(other_ms=100.9)), ["p"]) is None
