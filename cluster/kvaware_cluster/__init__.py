@@ -17,11 +17,14 @@ from kvaware_cluster.extender_client import ExtenderClient
 from kvaware_cluster.kubernetes_api import KubernetesApi
 from kvaware_cluster.kubernetes_http import KubernetesHttp
 from kvaware_cluster.kubernetes_source import KubernetesSource
+from kvaware_cluster.kv_events import KvFollowers
+from kvaware_cluster.kv_stream import BlockSink, GapResult, KvCounts, ReplayResult
 from kvaware_cluster.lease import LeaderLease, new_identity
 from kvaware_cluster.parse.block_groups import parse_block_group
 from kvaware_cluster.parse.dcgm import parse_dcgm
 from kvaware_cluster.parse.gpu_pools import AMD_GPU, NVIDIA_GPU, NVIDIA_GPU_SHARED, NVIDIA_MIG_PREFIX, is_gpu
 from kvaware_cluster.parse.heartbeats import Heartbeat, parse_heartbeat
+from kvaware_cluster.parse.kv_events import PassedOver, parse_kv_events
 from kvaware_cluster.parse.models import parse_model
 from kvaware_cluster.parse.nodes import parse_node
 from kvaware_cluster.parse.pods import parse_pod
@@ -35,6 +38,7 @@ from kvaware_cluster.settings import (
     DiscoverySettings,
     ExtenderClientSettings,
     KubernetesSettings,
+    KvEventSettings,
     LeaseTiming,
     StoreSettings,
     WorkerScrapeSettings,
@@ -53,7 +57,7 @@ from kvaware_cluster.source import (
 )
 from kvaware_cluster.store import Listener, Store
 from kvaware_cluster.table import Change
-from kvaware_cluster.worker_membership import ScrapeTarget, WorkerMembership, split_worker
+from kvaware_cluster.worker_membership import KvEventTarget, ScrapeTarget, WorkerMembership, split_worker
 from kvaware_cluster.worker_scraper import WorkerScraper
 from kvaware_cluster.workload_watches import WorkloadWatches
 from kvaware_cluster.workloads import (
@@ -77,6 +81,7 @@ __all__ = [
     "NVIDIA_MIG_PREFIX",
     "OBSERVED_KINDS",
     "Autoscaler",
+    "BlockSink",
     "Change",
     "ClusterApi",
     "ClusterApiError",
@@ -90,6 +95,7 @@ __all__ = [
     "ExporterTarget",
     "ExtenderClient",
     "ExtenderClientSettings",
+    "GapResult",
     "GoneError",
     "Heartbeat",
     "Kind",
@@ -97,6 +103,10 @@ __all__ = [
     "KubernetesHttp",
     "KubernetesSettings",
     "KubernetesSource",
+    "KvCounts",
+    "KvEventSettings",
+    "KvEventTarget",
+    "KvFollowers",
     "LeaderLease",
     "LeaseLostError",
     "LeaseTiming",
@@ -104,6 +114,8 @@ __all__ = [
     "Listener",
     "NotFoundError",
     "Owner",
+    "PassedOver",
+    "ReplayResult",
     "Scale",
     "ScaleTarget",
     "ScaleTargetError",
@@ -132,6 +144,7 @@ __all__ = [
     "parse_block_group",
     "parse_dcgm",
     "parse_heartbeat",
+    "parse_kv_events",
     "parse_model",
     "parse_node",
     "parse_pod",

@@ -11,6 +11,7 @@ from pydantic import Field
 __all__ = [
     "DcgmSettings",
     "KubernetesSettings",
+    "KvEventSettings",
     "StoreSettings",
     "WorkerScrapeSettings",
 ]
@@ -109,6 +110,26 @@ class WorkerScrapeSettings:
     it never answers, in time when it misses more than a third."""
     slow_after_misses_interval_s: Seconds = 30.0
     """Between two scrapes of a dead server, so that dead ones do not starve the others."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvEventSettings:
+    """How the KV events of model servers are followed, where ``workers.ports.kvEvents`` says where they are."""
+
+    enabled: bool = True
+    """False: nobody is followed, and what a worker holds is estimated from the requests that it got. Each worker that
+    is followed takes two file descriptors."""
+    slice_blocks: Annotated[int, Field(ge=1, le=65_536)] = 64
+    """Blocks whose events are applied in one turn of the loop that answers requests, all workers together: 0.5 ms."""
+    high_water_batches: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """Batches of a worker that wait here; some 5 kB each. Beyond it they wait with the worker, which keeps 100,000
+    unless told otherwise and drops what comes then."""
+    frame_bytes: Annotated[int, Field(ge=1024, le=2**30)] = 8 * 2**20
+    """A worker that sends more in one batch is disconnected. A report of a million tokens is some 5 MB."""
+    replay_wait_s: Seconds = 5.0
+    """All the time that is waited for a worker in one replay of lost events; vLLM answers within 0.1 s."""
+    replay_pause_s: Seconds = 60.0
+    """A worker that did not answer is not asked again for this long: after a gap its blocks are forgotten at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,10 +16,11 @@ from kvaware_crds.names import LABEL_ROLE
 from kvaware_engine.observations import ModelObservation, ModelWorkers, NodeSelector, NodeUse, ObjectKey
 from kvaware_engine.reports import WorkerPlace
 
-__all__ = ["ScrapeTarget", "WorkerMembership", "split_worker"]
+__all__ = ["KvEventTarget", "ScrapeTarget", "WorkerMembership", "split_worker"]
 
 LABEL_GROUP_INDEX: Final = "leaderworkerset.sigs.k8s.io/worker-index"
 """Of a LeaderWorkerSet's pod in its group: the leader, which serves, is 0."""
+MAX_PORT: Final = 65_535
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -34,6 +35,19 @@ class ScrapeTarget:
     """Of its workers."""
     address: str
     """``ip:port`` of its ``/metrics``, IPv6 in brackets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KvEventTarget:
+    """A worker whose KV events can be followed. Ready or not: while it is not for a moment, its events go on."""
+
+    worker: str
+    incarnation: str
+    """Another one holds nothing of what this one told."""
+    address: str
+    """``ip:port`` of its events, IPv6 in brackets."""
+    replay_address: str | None
+    """The same of their replay; None: there is none."""
 
 
 class _Part(NamedTuple):
@@ -64,6 +78,8 @@ class _Worker:
     places: dict[int, WorkerPlace] = field(default_factory=dict)
     """By data-parallel rank."""
     target: ScrapeTarget | None = None
+    streams: dict[int, KvEventTarget] = field(default_factory=dict)
+    """By data-parallel rank."""
     scraped_ranks: frozenset[int] = frozenset()
     heard_ranks: frozenset[int] = frozenset()
 
@@ -90,6 +106,7 @@ class WorkerMembership:
         """
         self._placed = placed
         self._target_changed: Callable[[ObjectKey, ScrapeTarget | None], None] = lambda _pod, _target: None
+        self._stream_changed: Callable[[str, KvEventTarget | None], None] = lambda _worker, _target: None
         self._models: dict[ObjectKey, ModelObservation] = {}
         self._selectors: dict[ObjectKey, NodeSelector | None] = {}
         """Of all models."""
@@ -108,6 +125,16 @@ class WorkerMembership:
         for pod, worker in self._workers.items():
             if worker.target is not None:
                 changed(pod, worker.target)
+
+    def on_stream(self, changed: Callable[[str, KvEventTarget | None], None]) -> None:
+        """Tell of each worker whose KV events can be followed, elsewhere or in another incarnation, or (None) no more.
+
+        It is told after ``placed``.
+        """
+        self._stream_changed = changed
+        for worker in self._workers.values():
+            for target in worker.streams.values():
+                changed(target.worker, target)
 
     # -- what the API server shows -----------------------------------------------------------------------------------
 
@@ -271,7 +298,8 @@ class WorkerMembership:
         if worker is None or worker.incarnation != incarnation or worker.part.model != part.model:
             places = {} if worker is None else worker.places
             target = None if worker is None else worker.target
-            worker = self._workers[pod.key] = _Worker(pod, part, incarnation, ports, places, target)
+            streams = {} if worker is None else worker.streams
+            worker = self._workers[pod.key] = _Worker(pod, part, incarnation, ports, places, target, streams)
         worker.pod, worker.part, worker.ports = pod, part, ports
         self._place_ranks(worker)
         target = None
@@ -303,6 +331,18 @@ class WorkerMembership:
         for rank, place in places.items():
             if before.get(rank) != place:
                 self._placed(place.worker, place)
+        self._follow_ranks(worker)
+
+    def _follow_ranks(self, worker: _Worker) -> None:
+        """Say where the events of each rank are now."""
+        streams = {rank: target for rank in worker.places if (target := _stream_of(worker, rank)) is not None}
+        before, worker.streams = worker.streams, streams
+        for rank, target in before.items():
+            if rank not in streams:
+                self._stream_changed(target.worker, None)
+        for rank, target in streams.items():
+            if before.get(rank) != target:
+                self._stream_changed(target.worker, target)
 
     def _remove(self, key: ObjectKey) -> None:
         worker = self._workers.pop(key, None)
@@ -312,6 +352,8 @@ class WorkerMembership:
             self._target_changed(key, None)
         for place in worker.places.values():
             self._placed(place.worker, None)
+        for stream in worker.streams.values():
+            self._stream_changed(stream.worker, None)
 
     def _tell(self, model: ObjectKey, sentence: str) -> None:
         if (model, sentence) not in self._told:
@@ -328,6 +370,20 @@ def split_worker(worker: str) -> tuple[ObjectKey, int] | None:
     if int(rank) > MAX_RANK or str(int(rank)) != rank:
         return None
     return ObjectKey(namespace, pod), int(rank)
+
+
+def _stream_of(worker: _Worker, rank: int) -> KvEventTarget | None:
+    """Where a rank's events are; None: nowhere that is known."""
+    ports, ip = worker.ports, worker.pod.ip
+    if ports.kv_events_port is None or ip is None or ports.kv_events_port + rank > MAX_PORT:
+        return None
+    replay = None if ports.kv_events_replay_port is None else ports.kv_events_replay_port + rank
+    return KvEventTarget(
+        worker=worker.places[rank].worker,
+        incarnation=worker.incarnation,
+        address=f"{_host(ip)}:{ports.kv_events_port + rank}",
+        replay_address=None if replay is None or replay > MAX_PORT else f"{_host(ip)}:{replay}",
+    )
 
 
 def _is_ready(pod: WorkerPod) -> bool:

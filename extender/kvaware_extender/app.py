@@ -128,6 +128,7 @@ class Extender:
         self.requests = RequestsPart(
             settings=settings,
             workers=self.workers,
+            membership=self.worker_feed.membership,
             profiles=profiles,
             view=self.store,
             freshness=self.freshness,
@@ -304,6 +305,8 @@ async def running_extender(
         extender.tasks.loop("findings", extender.findings.run())
         if settings.worker_scrape.enabled:
             extender.tasks.loop("worker-scrape", extender.scraper.run())
+        if extender.requests.kv is not None:
+            extender.tasks.loop("kv-events", extender.requests.kv.followers.run())
         extender.scheduler_port = await _listen(
             extender, runners, "scheduler", settings.scheduler_host, settings.scheduler_port
         )

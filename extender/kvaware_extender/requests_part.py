@@ -8,6 +8,7 @@ from typing import Final
 from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 
+from kvaware_cluster import WorkerMembership
 from kvaware_cluster.process_metrics import counter, gauge
 from kvaware_engine import HardwareProfile, Workers
 from kvaware_engine.requests.limits import LimitRefusal, RequestUse
@@ -17,6 +18,7 @@ from kvaware_extender.answering import Answering
 from kvaware_extender.decision_log import DecisionLog
 from kvaware_extender.freshness import Freshness
 from kvaware_extender.gateway_auth import GatewayAuth, token_and_tenant
+from kvaware_extender.kv_feed import KvFeed
 from kvaware_extender.metrics import Metrics
 from kvaware_extender.placing import Placing
 from kvaware_extender.prompts import Prompts
@@ -44,6 +46,7 @@ class RequestsPart:
         *,
         settings: ExtenderSettings,
         workers: Workers,
+        membership: WorkerMembership,
         profiles: Mapping[str, HardwareProfile] | None,
         view: View,
         freshness: Freshness,
@@ -59,6 +62,12 @@ class RequestsPart:
         self.placing = Placing(self.placer, metrics=metrics, decisions=decisions)
         self.feed = RequestFeed(self.placer, self.placing)
         """To be subscribed to the store."""
+        self.kv = (
+            KvFeed(self.placer, membership=membership, settings=settings.kv_events, clock=clock)
+            if settings.kv_events.enabled
+            else None
+        )
+        """Its followers are to be run; None: nobody's KV events are followed."""
         prompts = Prompts(
             self.placer,
             chunk_characters=settings.requests.index.chunk_characters,
@@ -128,6 +137,8 @@ class RequestsPart:
         for key, known in placer.index_blocks().items():
             blocks.add_metric([f"{key.namespace}/{key.name}"], known)
         yield blocks
+        if self.kv is not None:
+            yield from self.kv.metrics()
         yield from uses_of(self.uses(self._clock()))
 
 

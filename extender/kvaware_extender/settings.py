@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from kvaware_cluster import KubernetesSettings, StoreSettings, WorkerScrapeSettings
+from kvaware_cluster import KubernetesSettings, KvEventSettings, StoreSettings, WorkerScrapeSettings
 from kvaware_engine import EngineSettings, WorkerSettings
 from kvaware_engine.requests.settings import RequestSettings
 
@@ -139,6 +139,8 @@ class ExtenderSettings:
     """How far reports of workers are believed."""
     worker_scrape: WorkerScrapeSettings = field(default_factory=WorkerScrapeSettings)
     """How workers are scraped."""
+    kv_events: KvEventSettings = field(default_factory=KvEventSettings)
+    """How workers' KV events are followed."""
     gateway: GatewaySettings = field(default_factory=GatewaySettings)
     """Who asks where requests go."""
     requests: RequestSettings = field(default_factory=RequestSettings)

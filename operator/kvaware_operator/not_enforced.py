@@ -30,11 +30,7 @@ GUARANTEED: Final = (
 )
 """Rates are limited and not kept free for anybody: what others may take while one does not is for queues to decide."""
 PASSIVE: Final[dict[type[ApiModel], tuple[str, ...]]] = {
-    InferenceModelSpec: (
-        "workers.ports.kv_events",
-        "workers.ports.kv_events_replay",
-        "replication",
-    ),
+    InferenceModelSpec: ("replication",),
     KVCacheBlockGroupSpec: ("prefix", "pinned", "copies", "tier", "ttl"),
     TenantQuotaSpec: (
         *(f"limits.{amount}" for amount in LIMITS),

@@ -19,6 +19,7 @@ def test_the_promised_defaults():
         "heartbeat",
         "workers",
         "worker_scrape",
+        "kv_events",
         "gateway",
         "requests",
     }

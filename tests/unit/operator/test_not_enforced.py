@@ -19,7 +19,7 @@ from kvaware_testing.operator_harness import facts, model_of, raw_group
         pytest.param({"replication": {"maxCopies": 3}}, ["spec.replication"], id="replication"),
         pytest.param({"workers": {"server": "SGLang"}}, [], id="the server is acted upon"),
         pytest.param({"workers": {"capabilities": ["pin"]}}, [], id="capabilities are acted upon"),
-        pytest.param({"workers": {"ports": {"kvEvents": 5557}}}, ["spec.workers.ports.kvEvents"], id="events"),
+        pytest.param({"workers": {"ports": {"kvEvents": 5557}}}, [], id="events are acted upon"),
         pytest.param({"kvCache": {"bytesPerToken": 1, "maxContextTokens": 8192}}, [], id="the context is acted upon"),
     ],
 )
@@ -60,10 +60,12 @@ def test_fields_of_a_block_group():
 
 
 def test_the_condition_names_them_all():
-    ports = {"workers": {"ports": {"kvEvents": 5557}}}
-    told = not_enforced(facts(model_of(**ports, replication={})).spec)
+    told = not_enforced(facts(model_of(replication={})).spec)
     assert told.status is ConditionStatus.TRUE
-    assert told.message == "this version does not act on spec.workers.ports.kvEvents and spec.replication"
+    assert told.message == "this version does not act on spec.replication"
+    raw = raw_group(pinned=True)
+    told = not_enforced(read(KVCacheBlockGroup, raw).spec)
+    assert told.message == "this version does not act on spec.prefix and spec.pinned"
     assert not_enforced(facts(model_of()).spec).status is ConditionStatus.FALSE
 
 

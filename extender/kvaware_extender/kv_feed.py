@@ -1,0 +1,88 @@
+"""KV events of workers go into the engine's ``Placer``: who holds which blocks is then known, not estimated."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Final, Protocol
+
+from prometheus_client import Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from kvaware_cluster import KvEventSettings, KvFollowers, WorkerMembership
+from kvaware_cluster.process_metrics import counter
+from kvaware_engine.blocks.events import BlockEvent
+from kvaware_engine.blocks.residency import Applied
+
+__all__ = ["KvFeed"]
+
+RESULTS: Final = tuple(field.name for field in fields(Applied))
+"""What may become of blocks: ``stored``, ``removed``, ``orphaned`` and so on."""
+
+
+class ObservingBlocks(Protocol):
+    """The engine's ``Placer``, as far as workers' blocks are concerned."""
+
+    def observe_blocks(self, worker: str, events: Sequence[BlockEvent], *, now_s: float) -> Applied:
+        """These happened. Returns: what became of them."""
+        ...
+
+    def blocks_lost(self, worker: str, *, now_s: float) -> None:
+        """Nothing that was told of the worker's blocks holds any more."""
+        ...
+
+    def events_ended(self, worker: str, *, now_s: float) -> None:
+        """The worker's events are followed no more."""
+        ...
+
+
+class KvFeed:
+    """A ``BlockSink`` of the followers of all workers."""
+
+    def __init__(
+        self,
+        placer: ObservingBlocks,
+        *,
+        membership: WorkerMembership,
+        settings: KvEventSettings,
+        clock: Callable[[], float],
+    ) -> None:
+        """Follow nobody yet; ``followers.run`` does, and is its owner's to await."""
+        self._placer = placer
+        self._clock = clock
+        self._blocks = dict.fromkeys(RESULTS, 0)
+        self.followers = KvFollowers(self, membership=membership, settings=settings, clock=clock)
+
+    def blocks(self, worker: str, events: Sequence[BlockEvent]) -> None:
+        """See ``BlockSink``."""
+        applied = self._placer.observe_blocks(worker, events, now_s=self._clock())
+        for result in RESULTS:
+            self._blocks[result] += getattr(applied, result)
+
+    def lost(self, worker: str) -> None:
+        """See ``BlockSink``."""
+        self._placer.blocks_lost(worker, now_s=self._clock())
+
+    def ended(self, worker: str) -> None:
+        """See ``BlockSink``."""
+        self._placer.events_ended(worker, now_s=self._clock())
+
+    def metrics(self) -> Iterator[Metric]:
+        """What is followed, and what came of it."""
+        counts, heard = self.followers.counts, self.followers.heard()
+        streams = GaugeMetricFamily(
+            "kvaware_kv_event_streams", "Workers whose KV events are followed, by whether any came.", labels=["state"]
+        )
+        streams.add_metric(["heard"], heard)
+        streams.add_metric(["silent"], len(self.followers) - heard)
+        yield streams
+        yield counter("kvaware_kv_events", "KV events applied.", counts.events)
+        yield _by("kvaware_kv_blocks", "Blocks that KV events name, by what became of them.", "result", self._blocks)
+        yield _by("kvaware_kv_event_gaps", "Gaps in workers' KV events, by what became of them.", "result", counts.gaps)
+        yield _by("kvaware_kv_event_replays", "Replays of lost KV events, by how they ended.", "result", counts.replays)
+        yield _by("kvaware_kv_events_passed_over", "KV events not applied, by why.", "reason", counts.passed_over)
+
+
+def _by(name: str, text: str, label: str, counts: Mapping[Any, int]) -> Metric:
+    family = CounterMetricFamily(name, text, labels=[label])
+    for key, value in counts.items():
+        family.add_metric([str(key)], value)
+    return family
