@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from kvaware_cli.replay.run import ReplayPlan
+from kvaware_crds.v1alpha1.inference_model import PolicyName
 from kvaware_testing.command_line import Kvaware
 from kvaware_testing.demo_output import demo_output
 from kvaware_testing.repository import REPOSITORY
@@ -165,3 +167,18 @@ def test_the_users_files_are_only_read(kvaware: Kvaware, tmp_path: Path) -> None
 
 def test_the_examples_lie_where_the_demo_looks() -> None:
     assert (REPOSITORY / "examples" / "cluster" / "dcgm").is_dir()
+
+
+def test_requests_follow_the_pods_where_they_are_asked_for(
+    kvaware: Kvaware, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a cluster of one's own only then; the replay itself has tests of its own."""
+    plans: list[ReplayPlan] = []
+    monkeypatch.setattr("kvaware_cli.demo.run.replay", lambda _out, plan: plans.append(plan))
+    folder = cluster(tmp_path, hbm="60Gi")
+    assert kvaware("demo", "--cluster", folder).code == 0
+    assert not plans
+    assert kvaware("demo", "--cluster", folder, "--replay").code == 0
+    [plan] = plans
+    assert plan.trace == REPOSITORY / "examples" / "traces" / "conversation.jsonl"
+    assert plan.policies == tuple(PolicyName)

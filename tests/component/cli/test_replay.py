@@ -3,11 +3,19 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from kvaware_cli.errors import ServerError
+from kvaware_cli.output import console
+from kvaware_cli.replay.run import ReplayPlan, _replayed
+from kvaware_cli.replay.scene import worker_ids
 from kvaware_crds.v1alpha1.inference_model import PolicyName
+from kvaware_engine import FALLBACK_PROFILE
+from kvaware_simulator import read_mooncake
 from kvaware_testing.command_line import Kvaware
+from kvaware_testing.placing_stub import PlacingStub
 
 
 def trace(folder: Path, *, conversations: int = 6, turns: int = 3, blocks: int = 2, answer: int = 5) -> str:
@@ -94,3 +102,16 @@ def test_wrong_use_is_said(kvaware: Kvaware, arguments: tuple[str, ...], message
     assert result.code == 2
     assert message in result.err
     assert "Traceback" not in result.err
+
+
+async def test_an_extender_that_fails_in_the_middle_is_one_error(tmp_path: Path) -> None:
+    """Not the groups of errors in which tasks end together."""
+    plan = ReplayPlan(trace=Path(trace(tmp_path)), policies=(PolicyName.COST,), workers=1, within_s=0.1)
+    extender = PlacingStub(worker_ids("cost", 1), token="a token of the test")
+    extender.refusal = (200, "NoPlacementInIt")
+    async with extender.serve() as url:
+        with pytest.raises(ServerError, match=r"^placement: expected placement_id and worker\.id"):
+            await _replayed(
+                console(plain=True), plan, read_mooncake(plan.trace), profile=FALLBACK_PROFILE,
+                extender=SimpleNamespace(api_url=url), token="a token of the test",
+            )  # fmt: skip
