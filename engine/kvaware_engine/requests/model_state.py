@@ -247,20 +247,20 @@ class ModelState:
             return None
         return _prompt_too_long(demand, most, "spec.kvCache.maxContextTokens of the InferenceModel")
 
-    def nobody(self, candidates: Candidates) -> PlacementRefusal:
+    def nobody(self, candidates: Candidates, refused_by: Collection[str]) -> PlacementRefusal:
         """Why there is no candidate: the prompt fits into no pool, or nobody can be chosen now."""
         demand, figures = candidates.demand, self.fleet.figures
         pools = figures[_KV_TOTAL][figures[_BARRED] == 0]
         if len(pools) and (pools < demand.input_tokens).all():
             return _prompt_too_long(demand, int(pools.max()), "the largest KV pool of the model's workers")
-        restricted = len(pools) > 0
-        message = f"no worker of {demand.model.namespace}/{demand.model.name} can take the request now: "
-        if restricted:
-            message += (
-                f"expected one that is allowed by the request and its tenant, and did not refuse it; {len(pools)} serve"
-            )
+        known = len(self.fleet.slot_of)
+        if refused_by:
+            why = f"expected one that did not refuse it; of {known}, {len(refused_by)} did"
+        elif len(pools):
+            why = f"expected one that the request and its tenant may use, of {len(pools)} that serve none is"
         else:
-            message += f"expected one that is Ready and reports, of {len(self.fleet.slot_of)} none does"
+            why = f"expected one that is Ready, reports and has not just refused others; of {known} none is"
+        message = f"no worker of {demand.model.namespace}/{demand.model.name} can take the request now: {why}"
         return PlacementRefusal(demand=demand, reason=PlacementReason.NO_WORKER, message=message, retryable=True)
 
 

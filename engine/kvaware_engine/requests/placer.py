@@ -415,7 +415,7 @@ class Placer:
         candidates, match = self._seen(state, demand, refused_by, now_s, expected)
         decision = decide(state, candidates)
         if decision is None:
-            return state.nobody(candidates)
+            return state.nobody(candidates, refused_by)
         saturated = too_late(candidates, decision)
         if saturated is not None:
             return saturated
