@@ -82,7 +82,7 @@ def random_fleet(seed: int) -> Candidates:
         output=draw.choice([0.0, 200.0]),
         classes=CLASSES if rich else CLASSES[:1],
         congestion=draw.choice([0.0, 0.7]),
-        bytes_per_token=draw.choice([None, 1e5, 1e5]),
+        bytes_per_token=draw.choice([None, 1e5, 1e6]),
         waits_ahead_ms=draw.choice([None, [draw.choice(EVEN) for _ in here]]),
         indexed=draw.random() < 0.5,
         empty_slots=draw.choice([0, 2]),

@@ -24,14 +24,15 @@ OTHER_ROLE = {Phase.PREFILL: "decode", Phase.DECODE: "prefill"}
 SEEDS = st.integers(0, 2**32 - 1)
 
 
-def random_seat(draw: Random, slot: int) -> Seat:
+def random_seat(draw: Random, slot: int, *, crowded: bool) -> Seat:
+    """One worker; ``crowded``: on the node where all are."""
     return seat(
         facts=worker_facts(
             f"w{slot}",
-            role=draw.choice(["prefill", "decode", "prefill", "decode", "both"]),
-            node=draw.choice([None, "n1", "n2"]),
-            rack=draw.choice([None, "r1", "r2"]),
-            clique=draw.choice([None, None, "c1"]),
+            role=draw.choice(["prefill", "decode", "both"]),
+            node="n1" if crowded else draw.choice([None, "n1", "n2"]),
+            rack="r1" if crowded else draw.choice([None, "r1", "r2"]),
+            clique=None if crowded else draw.choice([None, "c1"]),
             domain=draw.choice(["d1", "d1", "d1", "d2"]),
         ),
         matched=draw.choice([0.0, 0.0, 512.0, 1999.0]),
@@ -48,8 +49,9 @@ def random_seat(draw: Random, slot: int) -> Seat:
 
 def random_parts(seed: int) -> Parts:
     draw = Random(seed)  # noqa: S311 - no secret is drawn
+    crowded = draw.random() < 0.4
     seen = candidates(
-        *[random_seat(draw, slot) for slot in range(draw.randint(1, 9))],
+        *[random_seat(draw, slot, crowded=crowded) for slot in range(draw.randint(1, 9))],
         demand=request(input_tokens=2000, hashes=125),
         bytes_per_token=draw.choice([None, 1e5, 1e5]),
         congestion=draw.choice([0.0, 0.5]),
