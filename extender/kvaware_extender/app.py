@@ -372,6 +372,8 @@ async def _listen(extender: Extender, runners: list[web.AppRunner], listener: st
     )
     runners.append(runner)
     await runner.setup()
+    if listener == "api" and runner.server is not None:
+        runner.server.request_handler = extender.requests.express(runner.server.request_handler)
     await web.TCPSite(runner, host, port).start()
     bound: int = runner.addresses[0][1]
     return bound

@@ -13,7 +13,7 @@ from kvaware_crds.errors import StaleViewError, WireError
 from kvaware_extender.errors import ApiError
 from kvaware_extender.render import render_error
 
-__all__ = ["api_error", "error_response", "errors_as_json", "json_response"]
+__all__ = ["answer_to", "api_error", "error_response", "errors_as_json", "json_response"]
 
 log = structlog.get_logger(__name__)
 
@@ -52,22 +52,28 @@ async def errors_as_json(request: web.Request, handler: Handler) -> web.StreamRe
     """Translate what handlers and the router raise."""
     try:
         return await handler(request)
-    except (ApiError, WireError, StaleViewError) as e:
-        return error_response(api_error(e))
-    except web.HTTPException as e:
-        return _http_error(request, e)
-    except (HttpProcessingError, web.RequestPayloadError) as e:
-        # The body is not encoded as its headers say; aiohttp's words for it, without its figures.
-        message = f"body: expected the content encoding that the headers name, got {type(e).__name__}"
-        return error_response(ApiError(status=400, code="InvalidRequest", message=message))
-    except ConnectionError:
-        log.debug("caller hung up", method=request.method, path=request.path)
-        raise
-    except Exception:
-        log.exception("unforeseen error", method=request.method, path=request.path)
-        return error_response(
-            ApiError(status=500, code="InternalError", message="an unforeseen error; the log has it", retryable=True)
-        )
+    except Exception as e:  # noqa: BLE001 - what is unforeseen is logged there
+        return answer_to(request, e)
+
+
+def answer_to(request: web.Request, error: Exception) -> web.Response:
+    """What a caller is told instead of an answer. Raises: the error, when nobody is there to be told."""
+    match error:
+        case ApiError() | WireError() | StaleViewError():
+            return error_response(api_error(error))
+        case web.HTTPException():
+            return _http_error(request, error)
+        case HttpProcessingError() | web.RequestPayloadError():
+            # The body is not encoded as its headers say; aiohttp's words for it, without its figures.
+            message = f"body: expected the content encoding that the headers name, got {type(error).__name__}"
+            return error_response(ApiError(status=400, code="InvalidRequest", message=message))
+        case ConnectionError():
+            log.debug("caller hung up", method=request.method, path=request.path)
+            raise error
+        case _:
+            log.error("unforeseen error", method=request.method, path=request.path, exc_info=error)
+            message = "an unforeseen error; the log has it"
+            return error_response(ApiError(status=500, code="InternalError", message=message, retryable=True))
 
 
 def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:

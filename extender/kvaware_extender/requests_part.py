@@ -16,6 +16,7 @@ from kvaware_engine.requests.placer import Placer
 from kvaware_extender.addresses import Addresses
 from kvaware_extender.answering import Answering
 from kvaware_extender.decision_log import DecisionLog
+from kvaware_extender.express import Handler, express
 from kvaware_extender.freshness import Freshness
 from kvaware_extender.gateway_auth import GatewayAuth, token_and_tenant
 from kvaware_extender.kv_feed import KvFeed
@@ -118,6 +119,10 @@ class RequestsPart:
                 control=self._control,
             ),
         )
+
+    def express(self, otherwise: Handler) -> Handler:
+        """What a listener's server calls first, ``otherwise`` what it called before."""
+        return express(otherwise, answering=self._answering, auth=self._auth)
 
     def _control(self, tenant: str) -> LimitRefusal | None:
         return self.placer.limits.control(tenant, self._clock())

@@ -30,6 +30,7 @@ from kvaware_engine.requests.words import (
     RunnerUp,
 )
 from kvaware_extender.answering import Answering
+from kvaware_extender.express import express
 from kvaware_extender.freshness import Freshness
 from kvaware_extender.gateway_auth import GatewayAuth
 from kvaware_extender.openapi import describe
@@ -54,6 +55,10 @@ __all__ = [
     "placement_app",
 ]
 
+EXPRESS = True
+"""Whether the two calls of each request are answered before the router, as in production."""
+ANSWERING = web.AppKey("answering", Answering)
+AUTH = web.AppKey("auth", GatewayAuth)
 LLAMA = ObjectKey("ml", "llama")
 BLOCK_TOKENS = 16
 TTL_S = 30.0
@@ -296,6 +301,9 @@ async def gateway(
         streams_max=streams_max,
     )
     async with TestServer(app, access_log=None) as server, aiohttp.ClientSession(auto_decompress=False) as session:
+        if EXPRESS:
+            served: Any = server.runner.server  # type: ignore[union-attr]  # it runs
+            served.request_handler = express(served.request_handler, answering=app[ANSWERING], auth=app[AUTH])
         yield Gateway(str(server.make_url("")).rstrip("/"), session)
 
 
@@ -334,6 +342,7 @@ def placement_app(
     )
     app = web.Application(middlewares=[errors_as_json], client_max_size=2 * most_bytes)
     app[MAX_BODY] = 2 * most_bytes
+    app[ANSWERING], app[AUTH] = answering, auth
     add_routes(app, routes)
 
     async def openapi(_request: web.Request) -> web.Response:

@@ -141,7 +141,7 @@ def _rates(candidates: Candidates, need: Need) -> Rates:
 
     Returns: Numbers where all hardware is of one class, or nothing is computed; else columns.
     """
-    if not need.prefills:
+    if not need.prefills or not candidates.classes:  # without a class there is no worker, and never was one
         return 0.0, 0.0, 0.0
     tokens, scale = need.input_tokens, 1 + need.congestion
     rates: list[tuple[float, float, float]] = []

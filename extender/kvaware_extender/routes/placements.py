@@ -1,18 +1,19 @@
 """``/v1/placements``: where a request goes, what became of it, and why it went there.
 
-A pair of place and finish may take 50 µs beyond what an aiohttp server that does nothing takes, the engine's part
-included. So bodies are typed structs in and out, and a refusal is rendered here instead of raised.
+Bodies are typed structs in and out, and a refusal is rendered instead of raised: two of these calls come with every
+request. ``express.py`` answers those two before the router where it can.
 """
 
 import asyncio
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any, Final, Protocol
 
 import msgspec
-from aiohttp import hdrs, web
+from aiohttp import web
 
 from kvaware_engine.requests.limits import LimitRefusal
-from kvaware_engine.requests.words import CODE_OF_REFUSAL, Placement
+from kvaware_engine.requests.words import CODE_OF_REFUSAL, Placement, PlacementRefusal
 from kvaware_extender import demand_wire, placement_wire
 from kvaware_extender.answering import LONG_BYTES, Answering, read_demand
 from kvaware_extender.demand_wire import MOST_ITEMS, Event, RawBatch, read
@@ -26,11 +27,20 @@ from kvaware_extender.routes.scheduler import trace_id
 from kvaware_extender.routes.table import Route
 from kvaware_extender.routes.v1 import answer
 
-__all__ = ["LONG_AT_A_TIME", "REFUSALS", "Explaining", "charge", "placement_routes", "received", "sent"]
+__all__ = [
+    "EVENT",
+    "EVENT_BYTES",
+    "Explaining",
+    "charge",
+    "placement_routes",
+    "received",
+    "sent",
+    "told",
+]
 
 EVENT_BYTES: Final = 16 * 1024
 """Of one event; one with every field is 0.3 kB, and a reason at most 1,024 characters."""
-LONG_AT_A_TIME: Final = 16
+BODIES_AT_A_TIME: Final = 64
 """Long bodies that are read together; the others wait in their sockets. At 16 MB each they are 1 GB at worst."""
 
 EVENT: Final = msgspec.json.Decoder(Event)
@@ -69,30 +79,25 @@ def placement_routes(
         max_body_bytes: Of one demand.
         batch_max_body_bytes: Of a batch.
     """
-    long_bodies = asyncio.Semaphore(LONG_AT_A_TIME)
+    bodies, free = asyncio.Semaphore(BODIES_AT_A_TIME), nullcontext()
 
     async def place(request: web.Request) -> web.Response:
         tenant = await auth.tenant(request.headers)
-        if is_short(request):
-            demand = await read_demand(await request.read())
-        else:
-            async with long_bodies:
-                demand = await read_demand(await read_at_most(request, max_body_bytes))
-                outcome = await answering.place(demand, tenant=tenant, trace_id=trace_id(request))
-            return told(outcome)
-        return told(await answering.place(demand, tenant=tenant, trace_id=trace_id(request)))
+        length = request.content_length
+        async with free if length is not None and length <= LONG_BYTES else bodies:
+            demand = await read_demand(await read_at_most(request, max_body_bytes))
+            return told(await answering.place(demand, tenant=tenant, trace_id=trace_id(request)))
 
     async def batch(request: web.Request) -> web.Response:
         tenant = await auth.tenant(request.headers)
-        async with long_bodies:
+        async with bodies:
             demands = read(BATCH, await read_at_most(request, batch_max_body_bytes)).demands
             answers = await answering.place_many(demands, tenant=tenant, trace_id=trace_id(request))
         return json_response(encode(BatchAnswer(answers=answers)))
 
     async def event(request: web.Request) -> web.Response:
-        body = await (request.read() if is_short(request) else read_at_most(request, EVENT_BYTES))
-        taken = answering.event(request.match_info["id"], read(EVENT, body), trace_id=trace_id(request))
-        return json_response(encode(taken))
+        sent = read(EVENT, await read_at_most(request, EVENT_BYTES))
+        return json_response(encode(answering.event(request.match_info["id"], sent, trace_id=trace_id(request))))
 
     async def explanation(request: web.Request) -> web.Response:
         charge(control, await auth.tenant(request.headers))
@@ -209,18 +214,7 @@ def sent(name: str) -> dict[str, Any]:
     return {"$ref": REFERENCE.format(model=name), "$defs": placement_wire.schemas()}
 
 
-def is_short(request: web.Request) -> bool:
-    """Whether the whole body is short and there already: then nobody has to be waited for, and no time limited."""
-    length = request.content_length
-    return (
-        length is not None
-        and length <= LONG_BYTES
-        and request.content.is_eof()
-        and hdrs.CONTENT_ENCODING not in request.headers
-    )
-
-
-def told(outcome: Any) -> web.Response:
+def told(outcome: Placement | PlacementRefusal) -> web.Response:
     """A decision as an answer."""
     if isinstance(outcome, Placement):
         return json_response(encode(placement_answer(outcome)))

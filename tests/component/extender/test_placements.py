@@ -13,6 +13,7 @@ from kvaware_engine.requests.limits import Limit, LimitRefusal
 from kvaware_engine.requests.words import EventType, PlacementEvent, PlacementReason, PlacementRefusal, RequestDemand
 from kvaware_extender.gateway_auth import GatewayAuth, token_and_tenant
 from kvaware_extender.token_file import TokenFile
+from kvaware_testing import placement_harness
 from kvaware_testing.placement_harness import LLAMA, PLACED, FakeView, SimplePlacer, demand, gateway
 from kvaware_testing.store_harness import FakeClock
 
@@ -28,6 +29,12 @@ async def in_parts(body: bytes) -> AsyncIterator[bytes]:
     """Chunked: its length is not told."""
     for start in range(0, len(body), 50_000):
         yield body[start : start + 50_000]
+
+
+@pytest.fixture(params=[True, False], ids=["express", "router"], autouse=True)
+def _way(request, monkeypatch) -> None:
+    """Every answer is the same, whoever gives it."""
+    monkeypatch.setattr(placement_harness, "EXPRESS", request.param)
 
 
 @pytest.fixture

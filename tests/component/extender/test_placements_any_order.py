@@ -10,7 +10,7 @@ import numpy as np
 from aiohttp.test_utils import TestServer
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from kvaware_engine import Workers
 from kvaware_engine.requests.figures import Figure
@@ -88,8 +88,6 @@ class AnyOrder(RuleBasedStateMachine):
         self.seq = 0
         self.known: list[str] = ["unheard-of"]
         self.model_comes()
-        for worker in WORKERS:
-            self.worker_comes(worker)
         self.stack = AsyncExitStack()
         self.runner.run(self._open())
 
@@ -136,6 +134,11 @@ class AnyOrder(RuleBasedStateMachine):
             assert placement["worker"]["id"] in WORKERS
             if placement["placement_id"] not in self.known:
                 self.known.append(placement["placement_id"])
+
+    @initialize(number=st.sampled_from([0, 1, 3, 3]))
+    def begin(self, number: int) -> None:
+        for worker in WORKERS[:number]:
+            self.worker_comes(worker)
 
     # -- callers -----------------------------------------------------------------------------------------------------
 
