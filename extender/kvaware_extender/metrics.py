@@ -51,6 +51,9 @@ class Verb(StrEnum):
     PLACE = "place"
 
 
+OF_SCHEDULER: Final[tuple[Verb, ...]] = tuple(verb for verb in Verb if verb is not Verb.PLACE)
+
+
 class PreemptResult(StrEnum):
     """What became of an offer to preempt."""
 
@@ -109,7 +112,7 @@ class Metrics(ProcessMetrics):
         nodes = self._counter("kvaware_node_refusals", "Nodes refused to pods by filter, by reason.", ["reason"])
         self.node_refusals: Final = {reason: nodes.labels(reason) for reason in REFUSAL_TEXTS}
         passed = self._counter("kvaware_not_ours", "Calls for pods that are not kvaware's, passed through.", ["verb"])
-        self.not_ours: Final = {verb: passed.labels(verb) for verb in Verb if verb is not Verb.PLACE}
+        self.not_ours: Final = {verb: passed.labels(verb) for verb in OF_SCHEDULER}
         binds = self._counter("kvaware_bind", "Binds, by how they ended.", ["result"])
         self.binds: Final = {result: binds.labels(result) for result in BindResult}
         preempts = self._counter(
@@ -126,7 +129,7 @@ class Metrics(ProcessMetrics):
         scrapes = self._counter("kvaware_worker_scrapes", "Reports read from workers' /metrics, by result.", ["result"])
         self.scrapes: Final = {verdict: scrapes.labels(verdict) for verdict in ReportVerdict}
         errors = self._counter("kvaware_internal_errors", "Calls that met an unforeseen error.", ["verb"])
-        self.internal_errors: Final = {verb: errors.labels(verb) for verb in Verb}
+        self.internal_errors: Final = {verb: errors.labels(verb) for verb in OF_SCHEDULER}
 
         text = "Time to answer one call of kube-scheduler, or to decide where one request goes, in seconds."
         self.collect_from(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvaware_cli.demo.process import running_extender
-from kvaware_cli.extender_command import with_options
+from kvaware_cli.extender_command import loop_factory, with_options
 from kvaware_extender import ExtenderSettings
 from kvaware_testing.command_line import Kvaware
 from kvaware_testing.repository import REPOSITORY
@@ -27,6 +27,17 @@ def test_options_go_before_settings_and_what_is_not_given_stays() -> None:
         scheduler_port=7,
     )
     assert (settings.api_host, settings.api_port, settings.scheduler_port) == ("10.0.0.1", 1, 7)
+
+
+def test_it_runs_on_uvloop_where_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Windows has none; everything works there too, slower."""
+    factory = loop_factory()
+    assert factory is not None
+    loop = factory()
+    loop.close()
+    assert type(loop).__module__.startswith("uvloop")
+    monkeypatch.setitem(sys.modules, "uvloop", None)
+    assert loop_factory() is None
 
 
 def test_host_moves_only_the_api() -> None:
