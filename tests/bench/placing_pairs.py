@@ -24,16 +24,19 @@ __all__ = ["Scene"]
 
 REPLAYS, REPLAYS_OF_MANY, MANY = 5, 2, 1_000
 """Thousands of workers take a second to come."""
-POOL_BLOCKS = 2_000
-"""Of one worker, as long as a hash of the trace stands for."""
+POOL_BLOCKS, SMALL_POOL_BLOCKS = 8_000, 1_000
+"""Of one worker, as long as a hash of the trace stands for. The whole trace has some 6,600 of them: requests that end
+at once leave all workers idle, so that all of them follow the first block, which they share."""
 WORKER_BLOCK_TOKENS = 16
 
 
 class Scene(StrEnum):
-    """What the workers are doing, and what they hold."""
+    """What the workers are doing, and what they may hold."""
 
     TRACE = "trace"
     """Idle, all alike; prefixes of the trace come again."""
+    SMALL_POOLS = "small_pools"
+    """The same, in pools that are soon full: older blocks have to go."""
     EMPTY = "empty"
     """Idle, all alike, and nobody ever holds anything of a prompt."""
     LOADED = "loaded"
@@ -57,7 +60,8 @@ def main(trace: Path, workers: int, scene: Scene) -> None:
 
 
 def _at_work(workers: int, scene: Scene) -> PlacerAtWork:
-    pool_blocks = POOL_BLOCKS * BLOCK_TOKENS // WORKER_BLOCK_TOKENS
+    blocks = SMALL_POOL_BLOCKS if scene is Scene.SMALL_POOLS else POOL_BLOCKS
+    pool_blocks = blocks * BLOCK_TOKENS // WORKER_BLOCK_TOKENS
     at_work = PlacerAtWork(workers, pool_blocks=pool_blocks)
     if scene is Scene.LOADED:
         chance = random.Random(workers)  # noqa: S311 - figures of load, no secret

@@ -18,7 +18,7 @@ os.environ["DYN_LOG"] = "off"
 from dynamo._core import SelectionService
 
 BLOCK_TOKENS = 512
-POOL_BLOCKS = 2_000
+POOL_BLOCKS = 8_000
 REPLAYS = 5
 
 
