@@ -63,9 +63,9 @@ class KvFollowers:
         self._group: asyncio.TaskGroup | None = None
         membership.on_stream(self._target_changed)
 
-    def heard(self) -> int:
-        """How many workers are followed and told something."""
-        return sum(each.stream is not None and each.stream.heard for each in self._followers.values())
+    def connected(self) -> int:
+        """How many of the workers that are followed are connected now."""
+        return sum(each.stream is not None and each.stream.connected for each in self._followers.values())
 
     def __len__(self) -> int:
         return len(self._followers)
@@ -118,6 +118,7 @@ class KvFollowers:
                 turns=self._turns,
                 counts=self.counts,
                 clock=self._clock,
+                rng=self._rng,
             )
             try:
                 await follower.stream.run()

@@ -1,10 +1,11 @@
 """Follows the KV events of one worker: its live stream, and after a gap its replay, into what applies them.
 
 A publisher drops what a slow or absent subscriber does not take, and the sequence shows it. Then a replay brings what
-is missing, or nothing that is known of the worker holds any more. Connecting, and connecting again, is ZeroMQ's own.
+is missing, or nothing that is known of the worker holds any more.
 """
 
 import asyncio
+import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -15,6 +16,7 @@ import zmq
 import zmq.asyncio
 
 from kvaware_cluster.kv_order import EventOrder, Step
+from kvaware_cluster.kv_socket import Inbox, LiveSocket, bounded_socket
 from kvaware_cluster.parse.kv_events import END, KvBatch, PassedOver, Unread, parse_kv_events
 from kvaware_cluster.settings import KvEventSettings
 from kvaware_cluster.worker_membership import KvEventTarget
@@ -23,13 +25,6 @@ from kvaware_engine.blocks.events import BlockEvent, BlocksCleared
 
 __all__ = ["BlockSink", "GapResult", "KvCounts", "KvStream", "ReplayResult", "Turns"]
 
-RECONNECT_FIRST_MS: Final = 100
-RECONNECT_MAX_MS: Final = 10_000
-"""Doubling in between: a server that loads its weights for minutes is not there yet."""
-PING_MS: Final = 10_000
-SILENT_MS: Final = 30_000
-"""A host that is gone sends no reset: without pings its connection would seem open for hours. Publishers answer them by
-themselves."""
 REPLAY_BATCHES: Final = 100_000
 """Taken of one replay."""
 REPLAY_HIGH_WATER: Final = 16_384
@@ -106,33 +101,6 @@ class Turns:
             self._lock.release()
 
 
-class Inbox:
-    """Messages of a socket: waited for in the loop, and taken without it as long as there are any.
-
-    Through the loop a message costs 25 us, without it 4 us; both ways may be mixed.
-    """
-
-    def __init__(self, socket: zmq.asyncio.Socket) -> None:
-        self._socket = socket
-        self._plain: zmq.Socket[bytes] = zmq.Socket.shadow(socket.underlying)
-        self._held: list[bytes] | None = None
-
-    async def wait(self) -> None:
-        """Until there is one."""
-        if self._held is None:
-            self._held = await self._socket.recv_multipart()
-
-    def take(self) -> list[bytes] | None:
-        """The next one; None: there is none yet."""
-        held, self._held = self._held, None
-        if held is not None:
-            return held
-        try:
-            return self._plain.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            return None
-
-
 @dataclass(slots=True)
 class Slice:
     """What is applied in one turn."""
@@ -167,6 +135,7 @@ class KvStream:
         turns: Turns,
         counts: KvCounts,
         clock: Callable[[], float],
+        rng: random.Random,
     ) -> None:
         """Follow nothing yet.
 
@@ -178,6 +147,7 @@ class KvStream:
             turns: Of all streams.
             counts: Of all streams.
             clock: Monotonic seconds.
+            rng: For jitter.
         """
         self._target = target
         self._context = context
@@ -186,6 +156,8 @@ class KvStream:
         self._turns = turns
         self._counts = counts
         self._clock = clock
+        self._rng = rng
+        self._live: LiveSocket | None = None
         self._order = EventOrder()
         self._rest: Iterator[BlockEvent | Unread] = iter(())
         """Of the batch in work."""
@@ -194,23 +166,38 @@ class KvStream:
         self.heard = False
         """Whether the worker told anything, or its replay ended: it is followed."""
 
+    @property
+    def connected(self) -> bool:
+        """Whether the worker's publisher is connected now."""
+        return self._live is not None and self._live.connected
+
     async def run(self) -> Never:
         """Follow until cancelled."""
-        live = self._socket(zmq.SUB, self._target.address, self._settings.high_water_batches)
+        live = self._live = LiveSocket(
+            self._context,
+            f"tcp://{self._target.address}",
+            high_water=self._settings.high_water_batches,
+            frame_bytes=self._settings.frame_bytes,
+            rng=self._rng,
+        )
         try:
-            live.subscribe(b"")  # of any topic: the port says whose they are
-            inbox = Inbox(live)
-            await self._catch_up()
-            while True:
-                await inbox.wait()
-                more = True
-                while more:
-                    async with self._turns:
-                        more, behind = self._live_slice(inbox)
-                    if behind is not None:
-                        await self._fill(behind)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(live.watch(), name=f"kv-events-watch-{self._target.worker}")
+                await self._follow(live.inbox)
+            raise RuntimeError("kv-events: a stream ended by itself")
         finally:
-            live.close(linger=0)
+            live.close()
+
+    async def _follow(self, inbox: Inbox) -> Never:
+        await self._catch_up()
+        while True:
+            await inbox.wait()
+            more = True
+            while more:
+                async with self._turns:
+                    more, behind = self._live_slice(inbox)
+                if behind is not None:
+                    await self._fill(behind)
 
     # -- the live stream ---------------------------------------------------------------------------------------------
 
@@ -277,7 +264,13 @@ class KvStream:
         if address is None or self._clock() < self._no_replay_before_s:
             return None
         # One socket for each: late replies to an earlier question would be taken for those to this one.
-        socket = self._socket(zmq.DEALER, address, REPLAY_HIGH_WATER)
+        socket = bounded_socket(
+            self._context,
+            zmq.DEALER,
+            f"tcp://{address}",
+            high_water=REPLAY_HIGH_WATER,
+            frame_bytes=self._settings.frame_bytes,
+        )
         try:
             await socket.send_multipart([b"", start.to_bytes(8, "big")])
             result = await self._replies(Inbox(socket), until)
@@ -406,22 +399,6 @@ class KvStream:
         if what not in self._told:
             self._told.add(what)
             log.warning("KV events are not applied", worker=self._target.worker, what=what, problem=problem)
-
-    def _socket(self, kind: int, address: str, high_water: int) -> zmq.asyncio.Socket:
-        socket = self._context.socket(kind)
-        for option, value in (
-            (zmq.LINGER, 0),
-            (zmq.IPV6, 1),
-            (zmq.RCVHWM, high_water),
-            (zmq.MAXMSGSIZE, self._settings.frame_bytes),  # whoever sends more is disconnected
-            (zmq.RECONNECT_IVL, RECONNECT_FIRST_MS),
-            (zmq.RECONNECT_IVL_MAX, RECONNECT_MAX_MS),
-            (zmq.HEARTBEAT_IVL, PING_MS),
-            (zmq.HEARTBEAT_TIMEOUT, SILENT_MS),
-        ):
-            socket.setsockopt(option, value)
-        socket.connect(f"tcp://{address}")
-        return socket
 
 
 def _blocks(event: BlockEvent) -> int:

@@ -118,7 +118,7 @@ class KvEventSettings:
 
     enabled: bool = True
     """False: nobody is followed, and what a worker holds is estimated from the requests that it got. Each worker that
-    is followed takes two file descriptors."""
+    is followed takes some four file descriptors."""
     slice_blocks: Annotated[int, Field(ge=1, le=65_536)] = 64
     """Blocks whose events are applied in one turn of the loop that answers requests, all workers together: 0.5 ms."""
     high_water_batches: Annotated[int, Field(ge=1, le=100_000)] = 1000

@@ -67,12 +67,11 @@ class KvFeed:
 
     def metrics(self) -> Iterator[Metric]:
         """What is followed, and what came of it."""
-        counts, heard = self.followers.counts, self.followers.heard()
-        streams = GaugeMetricFamily(
-            "kvaware_kv_event_streams", "Workers whose KV events are followed, by whether any came.", labels=["state"]
-        )
-        streams.add_metric(["heard"], heard)
-        streams.add_metric(["silent"], len(self.followers) - heard)
+        counts, connected = self.followers.counts, self.followers.connected()
+        text = "Workers whose KV events are to be followed, by whether they are connected."
+        streams = GaugeMetricFamily("kvaware_kv_event_streams", text, labels=["state"])
+        streams.add_metric(["connected"], connected)
+        streams.add_metric(["unconnected"], len(self.followers) - connected)
         yield streams
         yield counter("kvaware_kv_events", "KV events applied.", counts.events)
         yield _by("kvaware_kv_blocks", "Blocks that KV events name, by what became of them.", "result", self._blocks)
