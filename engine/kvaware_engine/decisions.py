@@ -54,7 +54,7 @@ class PodDemand:
     """The group of pods that is placed all or none."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class CostTerms:
     """Milliseconds of delay to this pod or request and to those around it; the total is the sum less the gain.
 

@@ -42,9 +42,12 @@ class WorkerFacts:
     """Whether its KV events are followed now."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Candidates:
-    """One model's workers at one moment, live or of a snapshot; read only. All columns have the shape (slots,)."""
+    """One model's workers at one moment, live or of a snapshot; read only. All columns have the shape (slots,).
+
+    One is made per request, by position: 0.6 µs, by name 1.7.
+    """
 
     demand: RequestDemand
     expected_output_tokens: float

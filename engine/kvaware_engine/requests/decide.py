@@ -38,7 +38,7 @@ _MS_PER_S: Final = 1000.0
 _INFINITE: Final = np.array(np.inf)  # an array: numpy makes one of a Python number each time, 0.7 µs
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Decision:
     """What a policy chose. Never changed once made."""
 
@@ -70,14 +70,7 @@ def decide(state: ModelState, candidates: Candidates) -> Decision | None:
         else:
             total_ms = policy.best_option(candidates, choice.runner_up).terms.total
         runner_up = RunnerUp(state.name_of(choice.runner_up), total_ms)
-    return Decision(
-        option=option,
-        prefill=None,
-        runner_up=runner_up,
-        seen=candidates,
-        costs=choice.costs,
-        keep=partial(take, policy, candidates, choice),
-    )
+    return Decision(option, None, runner_up, candidates, choice.costs, partial(take, policy, candidates, choice))
 
 
 def _decide_pair(state: ModelState, whole: Candidates) -> Decision | None:
@@ -164,47 +157,46 @@ def reserve(
     figures, facts, slot = seen.figures, state.fleet.facts, option.slot
     now_s, expected = candidates.now_s, candidates.expected_output_tokens
     there = cast("WorkerFacts", facts[slot])
-    alone = decision.runner_up is None
     free_tokens, bytes_per_token = figures.item(_KV_FREE, slot), candidates.bytes_per_token
     precise = demand.precision is Precision.PRECISE and there.publishes_events
     first = None if prefill is None else cast("WorkerFacts", facts[prefill.slot])
     placement = Placement(
-        placement_id=placement_id,
-        demand=demand,
-        option=option,
-        address=there.address,
-        prefill=prefill,
-        prefill_address=None if first is None else first.address,
-        runner_up=decision.runner_up,
-        reason=state.policy.reason(seen, option, alone=alone),
-        policy=state.policy.name,
-        precision=Precision.PRECISE if precise else Precision.APPROXIMATE,
-        expected_output_tokens=int(expected),
-        candidates=int(np.count_nonzero(decision.costs < _INFINITE)),
-        confidence_ratio=figures.item(_CONFIDENCE, slot),
-        queue_length=int(figures.item(_REQUESTS, slot)),
-        hbm_free_bytes=None
-        if bytes_per_token is None or isnan(free_tokens)
-        else int(max(0.0, free_tokens) * bytes_per_token),
-        attempt=attempt,
-        decided_at_s=now_s,
-        expires_in_s=state.settings.ledger.ttl_s,
+        placement_id,
+        demand,
+        option,
+        there.address,
+        state.policy.reason(seen, option, alone=decision.runner_up is None),
+        state.policy.name,
+        Precision.PRECISE if precise else Precision.APPROXIMATE,
+        int(expected),
+        int(np.count_nonzero(decision.costs < _INFINITE)),
+        figures.item(_CONFIDENCE, slot),
+        int(figures.item(_REQUESTS, slot)),
+        None if bytes_per_token is None or isnan(free_tokens) else int(max(0.0, free_tokens) * bytes_per_token),
+        now_s,
+        state.settings.ledger.ttl_s,
+        decision.runner_up,
+        attempt,
+        prefill,
+        None if first is None else first.address,
     )
+    tokens = demand.input_tokens
+    kv_tokens = tokens + expected
     reservation = Reservation(
-        placement_id=placement_id,
-        demand=demand,
-        slot=slot,
-        worker=option.worker,
-        incarnation=there.incarnation,
-        reserved_at_s=now_s,
-        prefill_ms=0.0 if prefill is not None else option.prefill_ms,
-        uncached_tokens=0 if prefill is not None else demand.input_tokens - option.matched_tokens,
-        expected_output_tokens=0 if demand.phase is Phase.PREFILL else expected,
-        kv_tokens=demand.input_tokens + expected,
-        transfer_bytes=option.transfer_bytes,
-        charged_tokens=demand.input_tokens + expected,
-        attempt=attempt,
-        placement=placement,
+        placement_id,
+        demand,
+        slot,
+        option.worker,
+        there.incarnation,
+        now_s,
+        placement,
+        0.0 if prefill is not None else option.prefill_ms,
+        0 if prefill is not None else tokens - option.matched_tokens,
+        0 if demand.phase is Phase.PREFILL else expected,
+        kv_tokens,
+        option.transfer_bytes,
+        kv_tokens,
+        attempt,
     )
     if prefill is not None and first is not None:
         reservation.prefill = Reservation(

@@ -33,7 +33,7 @@ class Ending(StrEnum):
     """A worker of it is gone, or started again."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Reservation:
     """What one request holds on one worker.
 

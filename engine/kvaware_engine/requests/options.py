@@ -63,7 +63,14 @@ _CLASS: Final = int(Figure.HARDWARE_CLASS)
 # Plain numbers: an IntEnum's member as an index costs 0.1 µs each time.
 
 
-@dataclass(slots=True, kw_only=True)
+_LOCAL: Final = Action.LOCAL
+_RECOMPUTE: Final = Action.RECOMPUTE
+_EXPECTED: Final = Mode.EXPECTED
+_HBM: Final = Tier.HBM
+# And an enum's member as an attribute of its class 0.04 µs.
+
+
+@dataclass(slots=True)
 class Need:
     """What a demand asks of every worker alike. Never changed once made."""
 
@@ -122,14 +129,7 @@ def _find_need(candidates: Candidates) -> Need:
                     profile=profile,
                 ),
             )
-    return Need(
-        input_tokens=tokens,
-        output_tokens=output,
-        room_tokens=tokens + output,
-        prefills=True,
-        congestion=candidates.congestion,
-        gain_ms=gain_ms,
-    )
+    return Need(tokens, output, tokens + output, True, candidates.congestion, gain_ms)
 
 
 def options(candidates: Candidates, slot: int) -> tuple[Option, ...]:
@@ -180,23 +180,19 @@ def _plain(candidates: Candidates, need: Need, slot: int) -> Option:
     profile = candidates.classes[int(column[_CLASS])]
     prefill_ms = profile.prefill_ms(need.input_tokens - held, cached_tokens=held)
     decode_ms = column[_DECODE] * need.output_tokens
-    return Option(
-        slot=slot,
-        worker=facts.worker,
-        action=Action.LOCAL if held > 0 else Action.RECOMPUTE,
-        mode=Mode.EXPECTED,
-        terms=CostTerms(
-            compute_wait=wait_ms + decode_ms + prefill_ms * need.congestion,
-            cache_access=prefill_ms,
-            memory_pressure=(need.room_tokens - held) * column[_PRESSURE],
-            risk=column[_RISK],
-            locality_gain=need.gain_ms,
-        ),
-        tier=Tier.HBM if held > 0 else None,
-        matched_tokens=int(held),
-        prefill_ms=prefill_ms,
-        wait_ms=wait_ms,
+    terms = CostTerms(
+        wait_ms + decode_ms + prefill_ms * need.congestion,
+        prefill_ms,
+        0.0,
+        (need.room_tokens - held) * column[_PRESSURE],
+        0.0,
+        column[_RISK],
+        need.gain_ms,
     )
+    # By position: 1 µs less than by name.
+    if held > 0:
+        return Option(slot, facts.worker, _LOCAL, _EXPECTED, terms, None, _HBM, int(held), 0, prefill_ms, wait_ms)
+    return Option(slot, facts.worker, _RECOMPUTE, _EXPECTED, terms, None, None, 0, 0, prefill_ms, wait_ms)
 
 
 class _Place:

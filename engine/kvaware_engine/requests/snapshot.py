@@ -59,7 +59,7 @@ class SplitParts:
         return replace(decode, demand=self.whole_demand, barred=self.whole_barred)
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Snapshot:
     """One decision's input. Its slots are its own: a worker's column here is not its column in the fleet."""
 
@@ -114,14 +114,7 @@ def take(policy: Policy, candidates: Candidates, choice: Choice) -> Snapshot:
     """Keep what a decision saw. Call it before the choice is reserved: a reservation changes the figures."""
     slots = candidates.figures.shape[1]
     if slots <= WHOLE_COLUMNS_MAX:
-        return Snapshot(
-            policy=policy,
-            candidates=_whole(candidates),
-            chosen=choice.chosen,
-            runner_up=choice.runner_up,
-            costs=choice.costs,
-            slots=slots,
-        )
+        return Snapshot(policy, _whole(candidates), choice.chosen, choice.runner_up, choice.costs, slots)
     at = _telling(candidates, choice.costs, choice.chosen, choice.runner_up)
     here = {slot: place for place, slot in enumerate(at.tolist())}
     return Snapshot(

@@ -153,7 +153,7 @@ class RequestDemand:
     """Ids of the only workers that may be chosen; None: all."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Option:
     """One candidate with one action. Never changed once made."""
 
@@ -184,19 +184,14 @@ class RunnerUp(NamedTuple):
     """What it would have cost."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True)
 class Placement:
-    """What was decided, and reserved. Never changed once made."""
+    """What was decided, and reserved. Never changed once made. On the path of requests it is made by position."""
 
     placement_id: str
     demand: RequestDemand
     option: Option
     address: str | None
-    prefill: Option | None = None
-    """Where the prompt is computed, when the roles are split; then ``option`` is where it is decoded."""
-    prefill_address: str | None = None
-    runner_up: RunnerUp | None = None
-    """The best other worker; None: there was no other candidate. Its terms are the explanation's."""
     reason: PlacementReason
     policy: str
     precision: Precision
@@ -209,10 +204,15 @@ class Placement:
     """Requests waiting or running there, before this one."""
     hbm_free_bytes: int | None
     """Of its KV pool, before this one; None: unknown."""
-    attempt: int = 1
-    """1, and one more for each worker that refused it."""
     decided_at_s: float
     expires_in_s: float
+    runner_up: RunnerUp | None = None
+    """The best other worker; None: there was no other candidate. Its terms are the explanation's."""
+    attempt: int = 1
+    """1, and one more for each worker that refused it."""
+    prefill: Option | None = None
+    """Where the prompt is computed, when the roles are split; then ``option`` is where it is decoded."""
+    prefill_address: str | None = None
 
 
 @dataclass(slots=True, kw_only=True)
