@@ -66,7 +66,7 @@ class Locality(Policy):
             allowed = more > 0
             if candidates.remote_bytes is not None:
                 allowed &= more * (candidates.bytes_per_token or 0.0) <= candidates.remote_bytes
-            for bar in (row.at_once, row.by_prefill):
-                if bar is not None:
-                    np.maximum(spared, worth, out=spared, where=allowed & (bar == 0))
+            for able in (row.at_once, row.by_prefill):
+                if able is not None:
+                    np.maximum(spared, worth, out=spared, where=allowed & able)
         return spared

@@ -81,7 +81,7 @@ def costs_ms(candidates: Candidates) -> FloatArray:
     best = total
     if held is not None and need.prefills:
         if candidates.lower_tokens and candidates.bytes_per_token is not None:
-            best = _with_lower_tiers(candidates, need, total=total, queue=queue, whole=whole)
+            best = _with_lower_tiers(candidates, need, total=total, held=held, queue=queue, rates=rates)
         if can_transfer(candidates):
             if wait is None:
                 wait = queue + figures[_HALF_STEP]
@@ -204,22 +204,29 @@ def _loads(candidates: Candidates) -> tuple[IntArray, FloatArray]:
 
 
 def _with_lower_tiers(
-    candidates: Candidates, need: Need, *, total: FloatArray, queue: FloatArray, whole: FloatArray | float
+    candidates: Candidates, need: Need, *, total: FloatArray, held: FloatArray, queue: FloatArray, rates: Rates
 ) -> FloatArray:
     """Charge loads from own tiers to ``total``, in place.
 
-    Returns: The least of that and computing all of the prompt; a new array.
+    Returns: The least of that and computing all of the prompt: ``total`` itself where no load takes longer.
     """
     at, load = _loads(candidates)
     total[at] += load
-    best = total.copy()
+    whole, linear, squared = (rate.take(at) if isinstance(rate, np.ndarray) else rate for rate in rates)
+    tokens = held.take(at)
+    # What is held spares its prefill and room besides: less than that no load can cost more.
+    dear = (load > tokens * (linear + squared * tokens)).nonzero()[0]
+    if not len(dear):
+        return total
+    at = at.take(dear)
     # All computed: as if nothing were held there.
     alone: FloatArray = _weights(need) @ candidates.figures[_HALF_STEP : _RISK + 1].take(at, axis=1)
     alone += queue.take(at)
-    alone += (whole if isinstance(whole, float) else whole.take(at)) - need.gain_ms
+    alone += (whole.take(dear) if isinstance(whole, np.ndarray) else whole) - need.gain_ms
     if _tight(candidates, need) is not None:
         room, uncharged = _short(candidates, need, at, np.full(len(at), need.room_tokens))
         alone += room - uncharged
+    best = total.copy()
     best[at] = np.minimum(best.take(at), alone)
     return best
 
@@ -266,21 +273,20 @@ def _with_transfers(
         before += linear
         before *= more
         np.subtract(total, before, out=before)
-        for bar, lead_ms, extra_ms, most in (
+        for able, lead_ms, extra_ms, most in (
             (row.at_once, 0.0, penalty_ms, candidates.remote_bytes),
             (row.by_prefill, source.lead_ms, penalty_ms, candidates.remote_bytes),
             (row.copies, 0.0, 0.0, candidates.migration_bytes),
         ):
-            if bar is None:
+            if able is None:
                 continue
             cost = np.maximum(takes + lead_ms if lead_ms else takes, zero)
             cost += before
-            cost += bar
             if extra_ms:
                 cost += extra_ms
             if most is not None:
                 cost[moved > most] = inf
-            np.minimum(best, cost, out=best)
+            np.minimum(best, cost, out=best, where=able)
     return best
 
 

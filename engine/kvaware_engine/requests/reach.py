@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvaware_engine.requests.candidates import WorkerFacts
-from kvaware_engine.requests.words import FloatArray, IntArray
+from kvaware_engine.requests.words import IntArray
 from kvaware_engine.settings import LinkSettings
 
 __all__ = [
@@ -33,8 +33,9 @@ PULL_BY_PREFILL: Final = "pull_by_prefill"
 SHARED_STORE: Final = "shared_store"
 MIGRATE: Final = "migrate"
 _MOVING: Final = frozenset({PULL_FROM_PEER, PULL_BY_PREFILL, SHARED_STORE, MIGRATE})
-_ROWS_KEPT: Final = 64
-"""Sources whose rows are remembered: 0.2 MB each at 7,000 workers."""
+_ROWS_BYTES: Final = 32 * 2**20
+"""Of remembered rows: some 1,000 sources at 7,000 workers."""
+_ROW_BYTES_PER_SLOT: Final = 5
 
 
 class Hop(IntEnum):
@@ -84,18 +85,21 @@ def can_move(facts: Sequence[WorkerFacts | None]) -> bool:
 class ReachRow:
     """All workers seen from one source, each of shape (slots,). A worker does not reach itself."""
 
-    hops: IntArray
+    hops: npt.NDArray[np.int8]
     """``Hop``."""
-    wired: FloatArray
-    """1 where a transfer uses the network links, else 0."""
     domain: BoolArray
     """In the same transfer domain."""
-    at_once: FloatArray | None
-    """0 for who can read from the source, or from a store that both use, else infinity; None: nobody can."""
-    by_prefill: FloatArray | None
-    """The same for who can read from the source only by a prefill there."""
-    copies: FloatArray | None
-    """The same for who can be sent copies."""
+    at_once: BoolArray | None
+    """Who can read from the source, or from a store that both use; None: nobody."""
+    by_prefill: BoolArray | None
+    """Who can read from the source only by a prefill there; None: nobody."""
+    copies: BoolArray | None
+    """Who can be sent copies; None: nobody."""
+
+    @property
+    def wired(self) -> BoolArray:
+        """Where a transfer uses the network links."""
+        return self.hops >= FIRST_WIRED
 
 
 class Reach:
@@ -126,13 +130,13 @@ class Reach:
         row = self._rows.get(source)
         if row is None:
             row = self._rows[source] = self._row(source)
-            if len(self._rows) > _ROWS_KEPT:
+            if len(self._rows) * _ROW_BYTES_PER_SLOT * len(self.places) > _ROWS_BYTES:
                 self._rows.popitem(last=False)
         return row
 
     def _row(self, source: int) -> ReachRow:
         same = {name: codes == codes[source] for name, codes in self._codes.items()}
-        hops = np.full(len(same["node"]), Hop.FAR, dtype=np.int64)
+        hops = np.full(len(same["node"]), Hop.FAR, dtype=np.int8)
         for hop, name in ((Hop.ZONE, "zone"), (Hop.RACK, "rack"), (Hop.NODE, "node"), (Hop.CLIQUE, "clique")):
             hops[same[name]] = hop
         domain = same["transfer_domain"]
@@ -143,17 +147,15 @@ class Reach:
         at_once = able[PULL_FROM_PEER] | able[SHARED_STORE]
         return ReachRow(
             hops=hops,
-            wired=(hops >= FIRST_WIRED).astype(np.float64),
             domain=domain,
-            at_once=_bar(at_once),
-            by_prefill=_bar(able[PULL_BY_PREFILL] & ~at_once),
-            copies=_bar(able[MIGRATE]),
+            at_once=_any(at_once),
+            by_prefill=_any(able[PULL_BY_PREFILL] & ~at_once),
+            copies=_any(able[MIGRATE]),
         )
 
 
-def _bar(able: BoolArray) -> FloatArray | None:
-    """What keeps those who cannot out of a minimum; None: nobody can."""
-    return np.where(able, 0.0, np.inf) if able.any() else None
+def _any(able: BoolArray) -> BoolArray | None:
+    return able if able.any() else None
 
 
 def _codes(names: Sequence[str | None]) -> IntArray:

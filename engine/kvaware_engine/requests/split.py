@@ -236,7 +236,11 @@ def _paired(firsts: FloatArray, seconds: FloatArray, handover: _Handover) -> Flo
         if len(at_place) < 2:
             at_place.append(slot)
     least = np.full(len(seconds), inf)
+    able = np.isfinite(seconds)
     for first, *others in cheapest.values():
+        # Cheapest places first: once a prefill alone costs as much as every pair so far, no later one is better.
+        if firsts.item(first) >= least.max(where=able, initial=-inf):
+            break
         between = handover.to_all(first)
         between += firsts.item(first)
         np.minimum(least, between, out=least)

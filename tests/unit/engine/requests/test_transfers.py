@@ -176,12 +176,13 @@ def test_sources_are_the_deepest_then_the_least_busy_then_in_order():
     assert [source.tokens for source in sources_of(seen)] == [900, 900, 900, 500]
 
 
-def test_rows_of_sources_are_remembered_within_bounds():
-    """Each is a column per source: at 7,000 workers all of them would be 1 GB."""
+def test_rows_of_sources_are_remembered_within_bounds(monkeypatch: pytest.MonkeyPatch):
+    """Each is some columns per source: at 7,000 workers all of them would be 250 MB."""
+    monkeypatch.setattr("kvaware_engine.requests.reach._ROWS_BYTES", 10 * 5 * 100)
     reach = Reach([worker_facts(f"w{slot}", can=("migrate",)) for slot in range(100)])
     first = reach.row(0)
     assert reach.row(0) is first
     for slot in range(100):
         reach.row(slot)
-    assert len(reach._rows) == 64
+    assert len(reach._rows) == 10
     assert reach.row(0) is not first
