@@ -37,6 +37,10 @@ class Models(Protocol):
         """The model that serves under this name."""
         ...
 
+    def adapter(self, model: ObjectKey, served_name: str) -> str | None:
+        """Which adapter the name stands for."""
+        ...
+
     def root(self, model: ObjectKey, adapter: str | None, salt: str | None) -> int:
         """Where the chain of hashes begins."""
         ...
@@ -74,6 +78,8 @@ class Prompts:
         if model is None:
             message = f"model: expected a served name of an InferenceModel, or namespace/name; got {sent.model[:64]!r}"
             raise ApiError(status=404, code="ModelNotFound", message=message)
+        if sent.adapter is None:
+            sent.adapter = self._models.adapter(model, sent.model)
         root = self._models.root(model, sent.adapter, sent.cache_salt)
         block_tokens = self._models.block_tokens(model)
         if sent.token_ids is not None:

@@ -118,6 +118,9 @@ class SimplePlacer:
     def resolve(self, name: str) -> ObjectKey | None:
         return LLAMA if name in {"llama", "ml/llama"} else None
 
+    def adapter(self, model: ObjectKey, served_name: str) -> str | None:
+        return None
+
     def root(self, model: ObjectKey, adapter: str | None, salt: str | None) -> int:
         return root_hash(model=model, revision="main", adapter=adapter, salt=salt)
 

@@ -158,6 +158,10 @@ class Placer:
         """The model that a request asks for by a served name, or by ``namespace/name``; None: there is none."""
         return self._names.resolve(name)
 
+    def adapter(self, model: ObjectKey, served_name: str) -> str | None:
+        """Which adapter a served name stands for, as workers tell; None: the model itself, as far as is known."""
+        return served_name if served_name in self._models[model].fleet.roles.adapters else None
+
     def root(self, model: ObjectKey, adapter: str | None, salt: str | None) -> int:
         """Where the hashes of a model's prompts begin."""
         return self._models[model].root(adapter, salt)

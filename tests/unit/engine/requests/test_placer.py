@@ -415,3 +415,17 @@ def test_of_requests_that_are_over_only_the_latest_keep_what_they_saw():
     assert len(running.demand.block_hashes) == 60, "it is compared with while it runs"
     world.tells(running, EventType.FINISHED, output_tokens=5)
     assert len(running.demand.block_hashes) == 0
+
+
+def test_a_served_name_that_a_worker_tells_as_an_adapter_is_one():
+    """Requests name adapters like models; only the workers say which names are adapters."""
+    world = PlacerAtWork(2, seen=model(served_names=("base", "sql-lora")))
+    world.now_s += 1
+    world.hears(world.names[0], adapters=("sql-lora",))
+    world.hears(world.names[1], adapters=())
+    world.placer.tick(world.now_s)
+    assert world.placer.resolve("sql-lora") == MODEL
+    assert world.placer.adapter(MODEL, "sql-lora") == "sql-lora"
+    assert world.placer.adapter(MODEL, "base") is None
+    assert world.placed(adapter="sql-lora").option.worker == world.names[0]
+    assert world.placer.root(MODEL, "sql-lora", None) != world.placer.root(MODEL, None, "sql-lora")
