@@ -127,7 +127,7 @@ def held_tokens(candidates: Candidates) -> FloatArray:
     if candidates.lower_tokens and candidates.bytes_per_token is None:
         # No load can be priced: what lies in lower tiers counts as not held.
         for slot, (cpu, ssd) in candidates.lower_tokens.items():
-            held[slot] -= (cpu + ssd) * confidence[slot]
+            held[slot] = max(0.0, held.item(slot) - (cpu + ssd) * confidence.item(slot))
     return held
 
 

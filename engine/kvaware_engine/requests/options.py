@@ -227,7 +227,7 @@ class _Place:
             cpu, ssd = (expected_tokens(tokens, confidence_ratio=self.column[_CONFIDENCE]) for tokens in lower)
             if candidates.bytes_per_token is None:
                 # Their loading cannot be priced. A server loads where that is faster than to compute: the upper bound.
-                held -= cpu + ssd
+                held = max(0.0, held - cpu - ssd)
             else:
                 tier = Tier.SSD if ssd > 0 else Tier.CPU if cpu > 0 else Tier.HBM
                 load_ms = tier_load_ms(

@@ -32,6 +32,8 @@ def random_seat(draw: Random, slot: int, *, rich: bool, busy: float | None) -> S
     own = draw.choice(EVEN) if draw.random() < 0.5 else draw.uniform(0, 5000)
     matched = draw.choice([0.0, 0.0, 64.0, 960.0, 1984.0])
     lower = draw.choice([0.0, 0.25, 1.0]) * matched if rich else 0.0
+    if lower == 1984.0:
+        lower += draw.choice([0.0, 1.0])  # whole blocks, of which the prompt's last token is computed anyway
     ssd = draw.choice([0.0, 0.5, 1.0]) * lower
     return seat(
         facts=worker_facts(
