@@ -40,7 +40,7 @@ class IndexBudget:
     workers keep them, and a block that is stored after a forgotten one is an orphan until its worker tells all again.
     """
 
-    __slots__ = ("_parts", "_spare_bytes", "forgotten_groups", "max_bytes", "tick")
+    __slots__ = ("_parts", "forgotten_groups", "max_bytes", "spare_bytes", "tick")
 
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
@@ -49,7 +49,8 @@ class IndexBudget:
         self.forgotten_groups = 0
         """In all, for want of memory."""
         self._parts: list[Part] = []
-        self._spare_bytes = 0
+        self.spare_bytes = 0
+        """Until sizes are added up again; who takes memory subtracts about as much."""
 
     @property
     def size_bytes(self) -> int:
@@ -64,17 +65,13 @@ class IndexBudget:
         """Count it no longer: its model is gone."""
         self._parts.remove(part)
 
-    def spend(self, size_bytes: int) -> None:
-        """Say that about so much was taken."""
-        self._spare_bytes -= size_bytes
-
     def settle(self) -> None:
         """Forget what is too much; called when nothing is half done.
 
         Sizes are added up only when half of what was left before is spent.
         """
-        if self._spare_bytes < 0:
-            self._spare_bytes = max(0, self.max_bytes - self._fit()) // 2
+        if self.spare_bytes < 0:
+            self.spare_bytes = max(0, self.max_bytes - self._fit()) // 2
 
     def _fit(self) -> int:
         """Forget until it fits, if it does not. Returns: What all parts take then."""

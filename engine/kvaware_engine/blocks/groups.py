@@ -21,7 +21,6 @@ import numpy.typing as npt
 from kvaware_engine.blocks.hashing import HASH_BYTES
 from kvaware_engine.blocks.sizes import (
     BYTEARRAY_BYTES,
-    DICT_GROWTH,
     EMPTY_DICT_BYTES,
     HASH_INT_BYTES,
     INT_BYTES,
@@ -185,21 +184,14 @@ class GroupTable:
         self.version += 1
         return parent
 
-    def gain(self, row: int, slot: int, count: int) -> None:
-        """Add a holder."""
-        holders = self.holders[row]
-        self.holder_bytes += DICT_GROWTH.get(len(holders), 0)
-        holders[slot] = count
-
-    def lose(self, row: int, slot: int) -> None:
-        """Take a holder out."""
-        holders = self.holders[row]
-        del holders[slot]
-        self.holder_bytes -= DICT_GROWTH.get(len(holders), 0)
-
     def handle(self, row: int) -> int:
         """Give a name of the group that no later group in the same row has (but for the 65,536th)."""
         return self.generation[row] << ROW_BITS | row
+
+    def hash_at(self, row: int, offset: int) -> int:
+        """Give the hash of one block."""
+        found: int = READ(self.hashes[row], offset * HASH_BYTES)[0]
+        return found
 
     def row_of(self, handle: int) -> int | None:
         """Give the row of a handle; None: the group is gone."""

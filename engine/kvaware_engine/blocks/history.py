@@ -9,12 +9,15 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final
 
+from kvaware_engine.blocks.groups import ROW_BITS
 from kvaware_engine.blocks.index import BlockIndex, Match
 from kvaware_engine.observations import Tier
 from kvaware_engine.requests.settings import IndexSettings
 
 __all__ = ["History", "Sent"]
 
+STEP_BLOCKS: Final = 64
+"""At least so many blocks of a group are forgotten at once, or all of it: a worker's pool has thousands."""
 ENTRY_BYTES: Final = 250
 """Of one group at one worker: an entry of a dictionary and one of an ordered one, their keys and values."""
 
@@ -71,18 +74,22 @@ class History:
         if own is None:
             own = self._workers[slot] = WorkerHistory()
         index, kept = self._index, own.kept
+        tree, holdings = index.tree, index.holdings
         added: list[tuple[int, int, int]] = []
         handle = -1
         for row, end in index.cover(slot, hashes, match):
-            handle = index.handle(row)
+            handle = tree.generation[row] << ROW_BITS | row
             before = kept.get(handle, 0)
-            if index.count(slot, row) < end:
-                index.hold(slot, (row, 0, end), Tier.HBM)
-            if before < end:
-                self._entries += not before
-                kept[handle] = end
-                own.blocks += end - before
-                added.append((handle, before, end))
+            if before >= end:
+                continue
+            if slot in tree.holders[row]:
+                holdings.add(slot, row, 0, end, Tier.HBM)
+            else:
+                holdings.add_first(slot, row, end)
+            self._entries += not before
+            kept[handle] = end
+            own.blocks += end - before
+            added.append((handle, before, end))
         if handle >= 0:
             own.order[handle] = None
             own.order.move_to_end(handle)
@@ -98,11 +105,10 @@ class History:
         if own is None:
             return
         for handle, before, end in reversed(sent.covered):
-            row = self._index.row_of(handle)
-            if row is None or own.kept.get(handle) != end:
-                continue
-            children, reach = self._index.held_children(sent.slot, row)
-            self._lower(sent.slot, own, handle, row, min(end, max(before, reach if children else 0)))
+            row = self._index.tree.row_of(handle)
+            if row is not None and own.kept.get(handle) == end:
+                left = max(before, min(end, self._needed(sent.slot, row)))
+                self._lower(sent.slot, own, handle, row, left)
 
     def forget(self, slot: int) -> None:
         """Nothing that was sent to the worker counts any more; what it told itself stays."""
@@ -111,9 +117,9 @@ class History:
         if own is None:
             return
         for handle in reversed(own.kept):  # children came after their parents
-            row = self._index.row_of(handle)
+            row = self._index.tree.row_of(handle)
             if row is not None:
-                self._index.lower_to(slot, row, 0)
+                self._index.holdings.lower_to(slot, row, 0)
 
     def blocks(self, slot: int) -> int:
         """How many blocks are remembered of the worker."""
@@ -142,36 +148,41 @@ class History:
 
     def _shrink(self, slot: int, own: WorkerHistory, pool_blocks: int) -> None:
         """Forget what was used longest ago until the rest fits."""
-        index, order = self._index, own.order
+        tree, order = self._index.tree, own.order
         while own.blocks > pool_blocks and (order or self._put_all(slot, own)):
             handle = next(iter(order))
-            row = index.row_of(handle)
+            row = tree.row_of(handle)
             if row is None:  # the index has forgotten it for want of memory
                 own.blocks -= own.kept.pop(handle)
                 del order[handle]
                 self._entries -= 1
                 continue
             count = own.kept[handle]
-            children, reach = index.held_children(slot, row)
-            floor = min(count, reach) if children else 0
-            left = max(floor, count - (own.blocks - pool_blocks))
+            floor = min(count, self._needed(slot, row))
+            left = max(floor, count - max(own.blocks - pool_blocks, STEP_BLOCKS))
             if left == floor:
                 del order[handle]
             self._lower(slot, own, handle, row, left)
 
+    def _needed(self, slot: int, row: int) -> int:
+        """Blocks of a group that others need which the worker holds, at most."""
+        children, reach = self._index.holdings.children(slot, row)
+        return reach if children else 0
+
     def _lower(self, slot: int, own: WorkerHistory, handle: int, row: int, left: int) -> None:
         """Remember no more than the first ``left`` blocks of a group."""
-        index, parent = self._index, self._index.parent(row)
         own.blocks -= own.kept[handle] - left
         if left:
             own.kept[handle] = left
-            index.lower_to(slot, row, left)
+            self._index.holdings.lower_to(slot, row, left)
             return
         del own.kept[handle]
         own.order.pop(handle, None)
         self._entries -= 1
-        before = index.handle(parent) if parent >= 0 else None
-        index.lower_to(slot, row, 0)
+        tree = self._index.tree
+        parent = tree.parent[row]
+        before = tree.handle(parent) if parent >= 0 else None
+        self._index.holdings.lower_to(slot, row, 0)
         if before in own.kept and before not in own.order:  # it is the end of a prompt now, unused for as long
             own.order[before] = None
             own.order.move_to_end(before, last=False)
@@ -179,7 +190,7 @@ class History:
     def _put_all(self, slot: int, own: WorkerHistory) -> bool:
         """Put in order what was left out because somebody else's blocks went on from it. Returns: If there is any."""
         for handle in own.kept:
-            row = self._index.row_of(handle)
-            if row is None or not self._index.held_children(slot, row)[0]:
+            row = self._index.tree.row_of(handle)
+            if row is None or not self._index.holdings.children(slot, row)[0]:
                 own.order[handle] = None
         return bool(own.order)

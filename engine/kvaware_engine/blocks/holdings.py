@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, assert_never
 
 from kvaware_engine.blocks.groups import GroupTable
 from kvaware_engine.blocks.shapes import Shapes
-from kvaware_engine.blocks.sizes import ENTRY_BYTES, INT_BYTES
+from kvaware_engine.blocks.sizes import DICT_GROWTH, ENTRY_BYTES, INT_BYTES
 from kvaware_engine.observations import Tier
 
 __all__ = ["MAX_SLOTS", "Holdings"]
@@ -55,8 +55,8 @@ class Holdings:
         "_cpu",
         "_expected",
         "_hbm",
+        "_hbm_blocks",
         "_mask_bytes",
-        "_pairs",
         "_ssd",
         "dropped",
         "groups",
@@ -80,6 +80,7 @@ class Holdings:
         there while the slot holds blocks of it or of a child."""
         self.held: dict[Tier, list[int]] = {tier: [] for tier in Tier}
         """By slot: blocks resident in the tier."""
+        self._hbm_blocks = self.held[Tier.HBM]
         self.loose: dict[int, dict[int, None]] = {}
         """Slot → groups that it holds blocks of without all before them: they do not match."""
         self.lower: dict[int, dict[int, tuple[int, int]]] = {}
@@ -93,15 +94,14 @@ class Holdings:
         self._expected: dict[int, list[int]] = {}
         """The same → for each expectation, up to which block."""
         self._mask_bytes = 0
-        self._pairs = 0
-        """Entries in all of ``slots``."""
 
     @property
     def size_bytes(self) -> int:
         """Memory of all of it but the counts, which are the groups' own."""
+        pairs = sum(map(len, self.slots))
         masks = sum(map(getsizeof, (self._hbm, self._cpu, self._ssd, self._expected, self.lower)))
         masks += self._mask_bytes + len(self._expected) * EXPECTED_BYTES
-        return self._pairs * PAIR_BYTES + len(self.slots) * SLOT_BYTES + masks + self.shapes.size_bytes
+        return pairs * PAIR_BYTES + len(self.slots) * SLOT_BYTES + masks + self.shapes.size_bytes
 
     def know(self, slot: int) -> None:
         """Make room for a slot."""
@@ -128,12 +128,7 @@ class Holdings:
 
     def add(self, slot: int, row: int, first: int, end: int, tier: Tier) -> None:
         """The slot holds blocks ``first`` to before ``end`` of the group in the tier."""
-        holders = self.groups.holders[row]
-        count = holders.get(slot, 0)
-        if tier is Tier.HBM and first <= count and (row << SLOT_BITS | slot) not in self._hbm:
-            if end > count:
-                self.held[tier][slot] += end - count
-                self._set_count(slot, row, end)
+        if tier is Tier.HBM and self._add_to_hbm(slot, row, first, end):
             return
         masks = self.masks(slot, row)
         bits = (1 << end) - (1 << first)
@@ -148,6 +143,51 @@ class Holdings:
                 assert_never(tier)
         self._set(slot, row, masks)
 
+    def add_first(self, slot: int, row: int, end: int) -> None:
+        """The slot, which held nothing of the group, holds it in HBM to before ``end``."""
+        self._hbm_blocks[slot] += end
+        self._gain(slot, row, end)
+
+    def _gain(self, slot: int, row: int, count: int) -> None:
+        groups = self.groups
+        holders = groups.holders[row]
+        groups.holder_bytes += DICT_GROWTH.get(len(holders), 0)
+        holders[slot] = count
+        if row in self.shapes.made:
+            self.shapes.forget(row)
+        self._join(slot, row)
+        if self.loose:
+            self._fasten(slot, row, count)
+
+    def take_out(self, slot: int, row: int) -> None:
+        """The slot holds nothing of the group, in any tier, and is not expected to."""
+        self._strip(slot, row)
+        self._leave(slot, row)
+        if not self.groups.holders[row]:
+            self.drop_if_unused(row)
+
+    def _add_to_hbm(self, slot: int, row: int, first: int, end: int) -> bool:
+        """Do it without masks, or with those of HBM alone. Returns: False: that is not how it is."""
+        key = row << SLOT_BITS | slot
+        count: int = self.groups.holders[row].get(slot, 0)
+        mask = self._hbm.get(key)
+        if mask is None:
+            if first <= count < end:
+                self._hbm_blocks[slot] += end - count
+                self._set_count(slot, row, end)
+            return first <= count
+        expected = self._expected.get(key)
+        if expected is None or key in self._cpu or key in self._ssd:
+            return False
+        after = mask | (1 << end) - (1 << first)
+        if after != mask:  # mostly: what was expected is there
+            self._hbm_blocks[slot] += after.bit_count() - mask.bit_count()
+            self._hbm[key] = after
+            self._mask_bytes += getsizeof(after) - getsizeof(mask)
+            if end > count:
+                self._set_count(slot, row, lowest_ones(after | (1 << max(expected)) - 1))
+        return True
+
     def remove(self, slot: int, row: int, first: int, end: int, tier: Tier) -> int:
         """The slot holds these blocks no longer in the tier. Returns: How many of them it held there."""
         holders = self.groups.holders[row]
@@ -156,7 +196,7 @@ class Holdings:
             if first >= count:
                 return 0
             if end >= count:
-                self.held[tier][slot] -= count - first
+                self._hbm_blocks[slot] -= count - first
                 self._set_count(slot, row, first)
                 return int(count - first)
         masks = self.masks(slot, row)
@@ -174,6 +214,15 @@ class Holdings:
             self._set(slot, row, masks)
         return known.bit_count()
 
+    def lower_to(self, slot: int, row: int, count: int) -> None:
+        """The slot holds no more than the group's first ``count`` blocks in HBM."""
+        if count:
+            self.remove(slot, row, count, max(count, self.groups.length[row]), Tier.HBM)
+        elif (row << SLOT_BITS | slot) in self._hbm:
+            self.remove(slot, row, 0, self.groups.length[row], Tier.HBM)
+        elif slot in self.groups.holders[row]:
+            self.take_out(slot, row)
+
     def resident(self, slot: int, row: int, offset: int) -> bool:
         """Whether the slot holds this block in any tier."""
         if (row << SLOT_BITS | slot) not in self._hbm:
@@ -184,11 +233,11 @@ class Holdings:
     def expect(self, slot: int, row: int, end: int) -> bool:
         """Assume that the slot holds the group's first blocks, to before ``end``. Returns: False: it does."""
         key = row << SLOT_BITS | slot
-        if key not in self._hbm and slot not in self.groups.holders[row]:  # nearly always
+        if slot not in self.groups.holders[row]:  # nearly always
             self._expected[key] = [end]
             self._hbm[key] = 0
             self._mask_bytes += NO_MASK_BYTES
-            self._set_count(slot, row, end)
+            self._gain(slot, row, end)
             return True
         expected = self._expected.get(key)
         if expected is None and self.count(slot, row) >= end:
@@ -209,7 +258,13 @@ class Holdings:
         if len(expected) == 1 and not self._hbm[key] and key not in self._cpu and key not in self._ssd:
             del self._expected[key], self._hbm[key]  # nothing was confirmed
             self._mask_bytes -= NO_MASK_BYTES
-            self._set_count(slot, row, -1)
+            before = self.groups.holders[row][slot]
+            self._lose(slot, row)
+            self._leave(slot, row)
+            if not self.groups.holders[row]:
+                self.drop_if_unused(row)
+            elif before == self.groups.length[row]:
+                self._trim(row)
             return
         masks = self.masks(slot, row)
         expected.remove(end)
@@ -224,7 +279,6 @@ class Holdings:
             if slot in self.groups.holders[row]:
                 self._strip(slot, row)
         if rows:
-            self._pairs -= len(rows)
             self.slots[slot] = {}
             self.loose.pop(slot, None)
         for row in rows:
@@ -232,11 +286,10 @@ class Holdings:
 
     def drop(self, row: int) -> None:
         """Forget a group without children, whoever holds it."""
-        for slot, count in list(self.groups.holders[row].items()):
+        holders = self.groups.holders[row]
+        for slot, count in list(holders.items()):
             self.dropped[slot] = self.dropped.get(slot, 0) + count
-            self._strip(slot, row)
-            self._leave(slot, row)
-        self.drop_if_unused(row)
+            self.take_out(slot, row)
 
     def drop_if_unused(self, row: int) -> None:
         """Forget the group if nobody holds it and nothing goes on from it, and then what it went on from."""
@@ -249,25 +302,34 @@ class Holdings:
         kept = self.slots[slot].get(row, 0)
         return kept >> REACH_BITS, kept & REACH_MASK
 
+    def _lose(self, slot: int, row: int) -> None:
+        groups = self.groups
+        holders = groups.holders[row]
+        del holders[slot]
+        groups.holder_bytes -= DICT_GROWTH.get(len(holders), 0)
+        if row in self.shapes.made:
+            self.shapes.forget(row)
+
     def _strip(self, slot: int, row: int) -> None:
         """Take the slot from the group's holders; its children stay what they are."""
         key = row << SLOT_BITS | slot
-        masks = self.masks(slot, row)
-        self._book(slot, masks, Masks(0, 0, 0, 0))
-        self._forget_masks(slot, row, key)
-        self._expected.pop(key, None)
-        self.groups.lose(row, slot)
-        self.shapes.forget(row)
+        if key in self._hbm:
+            self._book(slot, self.masks(slot, row), Masks(0, 0, 0, 0))
+            self._forget_masks(slot, row, key)
+            self._expected.pop(key, None)
+        else:
+            self._hbm_blocks[slot] -= self.groups.holders[row][slot]
+        self._lose(slot, row)
 
     def _set(self, slot: int, row: int, masks: Masks) -> None:
         """Make this what the slot holds of the group."""
         key = row << SLOT_BITS | slot
         before = self.masks(slot, row) if key in self._hbm else None
         union = masks.any
-        count = (~union & (union + 1)).bit_length() - 1  # its lowest ones
+        count = lowest_ones(union)
         if before is None:
             held = self.groups.holders[row].get(slot, 0)
-            self.held[Tier.HBM][slot] -= held
+            self._hbm_blocks[slot] -= held
             self._book(slot, Masks(0, 0, 0, 0), masks)
         else:
             self._book(slot, before, masks)
@@ -311,8 +373,7 @@ class Holdings:
         before = holders.get(slot)
         if count <= 0 and (count < 0 or (row << SLOT_BITS | slot) not in self._hbm):
             if before is not None:
-                groups.lose(row, slot)
-                self.shapes.forget(row)
+                self._lose(slot, row)
                 self._leave(slot, row)
                 if not holders:
                     self.drop_if_unused(row)
@@ -322,14 +383,14 @@ class Holdings:
         if before == count:
             return
         if before is None:
-            groups.gain(row, slot, count)
-            self._join(slot, row)
-        else:
-            holders[slot] = count
+            self._gain(slot, row, count)
+            return
+        holders[slot] = count
         if row in self.shapes.made:
             self.shapes.forget(row)
-        if before is not None and count < before:
-            self._find_loose(slot, row, count)
+        if count < before:
+            if self.slots[slot][row]:
+                self._find_loose(slot, row, count)
             if before == groups.length[row]:
                 self._trim(row)
         elif self.loose:
@@ -338,38 +399,36 @@ class Holdings:
     def _join(self, slot: int, row: int) -> None:
         """The slot holds something of the group, as it did not before."""
         groups, own = self.groups, self.slots[slot]
-        before = len(own)
-        own.setdefault(row, 0)
+        if row not in own:
+            own[row] = 0
         parent = groups.parent[row]
         if parent < 0:
-            self._pairs += len(own) - before
             return
         attached = groups.start[row] - groups.start[parent]
         kept = own.get(parent, 0) + ONE_CHILD
         own[parent] = kept if kept & REACH_MASK >= attached else kept & ~REACH_MASK | attached
-        self._pairs += len(own) - before
         if groups.holders[parent].get(slot, 0) < attached:
             self.loose.setdefault(slot, {})[row] = None
 
     def _leave(self, slot: int, row: int) -> None:
         """The slot holds nothing of the group any more."""
         groups, own = self.groups, self.slots[slot]
-        self._fasten_one(slot, row)
-        before = len(own)
+        if self.loose:
+            self._fasten_one(slot, row)
         if own[row] < ONE_CHILD:
             del own[row]
         else:
             self._find_loose(slot, row, 0)
         parent = groups.parent[row]
-        if parent >= 0:
-            kept = own[parent] - ONE_CHILD
-            if kept >= ONE_CHILD:
-                own[parent] = kept
-            elif slot in groups.holders[parent]:
-                own[parent] = 0
-            else:
-                del own[parent]
-        self._pairs += len(own) - before
+        if parent < 0:
+            return
+        kept = own[parent] - ONE_CHILD
+        if kept >= ONE_CHILD:
+            own[parent] = kept
+        elif slot in groups.holders[parent]:
+            own[parent] = 0
+        else:
+            del own[parent]
 
     def _find_loose(self, slot: int, row: int, count: int) -> None:
         """The slot holds no more than ``count`` blocks of the group: which children does it hold that need more?"""
@@ -412,3 +471,8 @@ class Holdings:
             kept = max(kept, self.masks(slot, row).any.bit_length() if masked else count)
         if length - kept >= TRIM_BLOCKS:
             groups.trim(row, kept)
+
+
+def lowest_ones(mask: int) -> int:
+    """Count the ones below a mask's lowest zero."""
+    return (~mask & (mask + 1)).bit_length() - 1

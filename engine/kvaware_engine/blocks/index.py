@@ -30,6 +30,7 @@ GROUP_BYTES: Final = 600
 HOLDER_BYTES: Final = 100
 """What a new group takes beside its hashes, and one more holder of it, roughly: the exact sizes are added up when the
 budget nears its end."""
+MAX_GROUP_BYTES: Final = MAX_GROUP_BLOCKS * HASH_BYTES
 VICTIMS: Final = 1024
 """Groups that are looked for at once when memory is short: looking takes 3 ms among 200,000."""
 
@@ -91,21 +92,23 @@ class BlockIndex:
     """Changed by its owner alone, between decisions."""
 
     __slots__ = (
-        "_groups",
-        "_holdings",
         "_limit",
         "_offset",
         "_on_clear",
         "_victims",
         "budget",
+        "holdings",
+        "tree",
     )
 
     def __init__(self, budget: IndexBudget) -> None:
         self.budget = budget
-        self._groups = GroupTable()
+        self.tree = GroupTable()
+        """Read by who keeps places of blocks: history and residency."""
         self._limit, self._offset = np.zeros(1), np.zeros(1)
         """For one number each: as an array it costs a third of what it costs numpy as a Python number."""
-        self._holdings = Holdings(self._groups)
+        self.holdings = Holdings(self.tree)
+        """Changed by them as well."""
         self._on_clear: list[Callable[[int], None]] = []
         self._victims: list[tuple[int, int]] = []
         """(tick, row) of what is forgotten next, the last first."""
@@ -122,7 +125,7 @@ class BlockIndex:
         """
         out.fill(0.0)
         match = Match()
-        groups, shapes, total = self._groups, self._holdings.shapes, len(hashes)
+        groups, shapes, total = self.tree, self.holdings.shapes, len(hashes)
         match.version = groups.version
         if not total:
             return match
@@ -142,9 +145,11 @@ class BlockIndex:
             if len(holders) <= FEW_HOLDERS:
                 whole = end - start
                 for slot, count in holders.items():
-                    depth = end if count >= whole else start + count
-                    out[slot] = depth
-                    deepest = max(deepest, depth)
+                    if count >= whole:
+                        out[slot] = deepest = end
+                    else:
+                        out[slot] = depth = start + count
+                        deepest = max(deepest, depth)
             else:
                 slots, counts, depths, least, most = shapes.made.get(row) or shapes.make(row, holders)
                 if least >= end - start:
@@ -161,38 +166,38 @@ class BlockIndex:
             row = find(hashes[end])
         match.known_blocks = start
         match.deepest_blocks = deepest
-        if self._holdings.loose and path:
+        if self.holdings.loose and path:
             self._correct(match, out)
-        if self._holdings.lower and path:
+        if self.holdings.lower and path:
             match.lower = self._lower(match, out)
         return match
 
     def held_blocks(self, slot: int, tier: Tier) -> int:
         """Blocks that the slot holds in the tier; what is only expected does not count."""
-        held = self._holdings.held[tier]
+        held = self.holdings.held[tier]
         return held[slot] if slot < len(held) else 0
 
     def groups(self, *, most: int) -> list[GroupView]:
         """Give the block groups that most prompts ran through, at most so many."""
         views: list[GroupView] = []
-        for row in self._groups.most_hit(most):
+        for row in self.tree.most_hit(most):
             views += self._views(row)
         return views[:most]
 
     @property
     def blocks(self) -> int:
         """Blocks that are known, each once, whoever holds it."""
-        return self._groups.blocks
+        return self.tree.blocks
 
     @property
     def group_count(self) -> int:
         """Rows of the tree."""
-        return len(self._groups)
+        return len(self.tree)
 
     @property
     def size_bytes(self) -> int:
         """Memory of all of it."""
-        return self._groups.size_bytes + self._holdings.size_bytes
+        return self.tree.size_bytes + self.holdings.size_bytes
 
     # ── what is resident ──
 
@@ -210,10 +215,10 @@ class BlockIndex:
         for row, begin, end in runs:
             begin_held = max(begin, begin + first - at)
             if begin_held < end:
-                self._holdings.add(slot, row, begin_held, end, tier)
+                self.holdings.add(slot, row, begin_held, end, tier)
             at += end - begin
         for row, _, _ in reversed(runs):
-            self._holdings.drop_if_unused(row)
+            self.holdings.drop_if_unused(row)
         self.budget.settle()
 
     def remove(self, slot: int, hashes: Sequence[int], *, first: int = 0, tier: Tier = Tier.HBM) -> int:
@@ -226,17 +231,17 @@ class BlockIndex:
             tier: Where.
         Returns: How many of them it was not known to hold there.
         """
-        self._holdings.know(slot)
+        self.holdings.know(slot)
         known = at = 0
         for row, end in reversed(self._walk(hashes)):  # tail first, as servers do
-            at = self._groups.start[row]
+            at = self.tree.start[row]
             if at + end > first:
-                known += self._holdings.remove(slot, row, max(0, first - at), end, tier)
+                known += self.holdings.remove(slot, row, max(0, first - at), end, tier)
         return max(0, len(hashes) - first) - known
 
     def clear(self, slot: int) -> None:
         """The worker holds nothing any more, nothing is expected of it, and who keeps places of it hears of it."""
-        self._holdings.clear(slot)
+        self.holdings.clear(slot)
         for told in self._on_clear:
             told(slot)
 
@@ -254,7 +259,7 @@ class BlockIndex:
             hashes: The prompt's.
             match: As ``match`` gave it for them.
         """
-        groups, holdings = self._groups, self._holdings
+        groups, holdings = self.tree, self.holdings
         covered = [
             (groups.generation[row] << ROW_BITS | row, end)
             for row, end in self.cover(slot, hashes, match)
@@ -273,9 +278,9 @@ class BlockIndex:
         if expectation.ended:
             return
         expectation.ended = True
-        slot, holdings = expectation.slot, self._holdings
+        slot, holdings = expectation.slot, self.holdings
         for handle, end in reversed(expectation.covered):
-            row = self._groups.row_of(handle)
+            row = self.tree.row_of(handle)
             if row is None:
                 continue
             if keep:
@@ -286,24 +291,28 @@ class BlockIndex:
 
     def cover(self, slot: int, hashes: Sequence[int], match: Match) -> list[tuple[int, int]]:
         """Give a prompt's groups and up to which block it runs through each; what is new of it is added to the tree."""
-        groups = self._groups
-        self._holdings.know(slot)
-        self.budget.spend(HOLDER_BYTES)
+        groups, holdings = self.tree, self.holdings
+        if not 0 <= slot < len(holdings.slots):
+            holdings.know(slot)
+        self.budget.spare_bytes -= HOLDER_BYTES
         if match.version == groups.version:
             start, path, known = groups.start, match.path, match.known_blocks
             covered = []
-            for place, row in enumerate(path):
-                next_start = start[path[place + 1]] if place + 1 < len(path) else known
-                covered.append((row, next_start - start[row]))
+            end = known
+            for row in reversed(path):
+                begin = start[row]
+                covered.append((row, end - begin))
+                end = begin
+            covered.reverse()
         else:
             covered = self._walk(hashes)
             known = groups.start[covered[-1][0]] + covered[-1][1] if covered else 0
         if known < len(hashes):
             row, offset = covered[-1] if covered else (NO_GROUP, 0)
-            for at in self._grow(slot, row, offset, packed(hashes[known:])):
-                if covered and covered[-1][0] == at[0]:
+            for grown, _, end in self._grow(slot, row, offset, packed(hashes[known:] if known else hashes)):
+                if grown == row:  # it goes on in the same group
                     covered.pop()
-                covered.append((at[0], at[2]))
+                covered.append((grown, end))
         return covered
 
     def lay(self, slot: int, row: int, offset: int, data: bytes) -> list[Run]:
@@ -315,9 +324,10 @@ class BlockIndex:
             offset: How many blocks of that group come before.
             data: The blocks' hashes.
         """
-        groups, at, blocks = self._groups, 0, len(data) // HASH_BYTES
-        self._holdings.know(slot)
-        self.budget.spend(HOLDER_BYTES)
+        groups, at, blocks = self.tree, 0, len(data) // HASH_BYTES
+        if not 0 <= slot < len(self.holdings.slots):
+            self.holdings.know(slot)
+        self.budget.spare_bytes -= HOLDER_BYTES
         tick = self.budget.tick
         runs: list[Run] = []
         while at < blocks:
@@ -331,55 +341,9 @@ class BlockIndex:
             place = at * HASH_BYTES
             child = groups.heads.get(int.from_bytes(data[place : place + HASH_BYTES], "big"))
             if child is None:
-                return runs + self._grow(slot, row, offset, data[place:])
+                return runs + self._grow(slot, row, offset, data[place:] if place else data)
             row, offset = child, 0
         return runs
-
-    def hold(self, slot: int, run: Run, tier: Tier) -> None:
-        """The worker holds these blocks."""
-        row, first, end = run
-        self._holdings.add(slot, row, first, end, tier)
-
-    def release(self, slot: int, row: int, offset: int, tier: Tier) -> bool:
-        """The worker holds this block no longer in the tier. Returns: Whether it was known to hold it there."""
-        return self._holdings.remove(slot, row, offset, offset + 1, tier) == 1
-
-    def lower_to(self, slot: int, row: int, count: int) -> None:
-        """The worker holds no more than the group's first ``count`` blocks, in HBM."""
-        self._holdings.remove(slot, row, count, max(count, self._groups.length[row]), Tier.HBM)
-
-    def resident(self, slot: int, row: int, offset: int) -> bool:
-        """Whether the worker holds this block in any tier."""
-        return self._holdings.resident(slot, row, offset)
-
-    def count(self, slot: int, row: int) -> int:
-        """Blocks of the group that the worker holds or is expected to hold, from its start."""
-        return self._holdings.count(slot, row)
-
-    def take_dropped(self) -> dict[int, int]:
-        """Give how many blocks of which worker were forgotten for want of memory since this was asked last."""
-        dropped, self._holdings.dropped = self._holdings.dropped, {}
-        return dropped
-
-    def handle(self, row: int) -> int:
-        """Give a name of the group that outlives it."""
-        return self._groups.handle(row)
-
-    def row_of(self, handle: int) -> int | None:
-        """Give the group of that name; None: it is gone."""
-        return self._groups.row_of(handle)
-
-    def hash_at(self, row: int, offset: int) -> int:
-        """Give the hash of one block."""
-        return int.from_bytes(self._groups.hashes[row][offset * HASH_BYTES : (offset + 1) * HASH_BYTES], "big")
-
-    def held_children(self, slot: int, row: int) -> tuple[int, int]:
-        """Give how many children of the group the worker holds, and at most how many blocks of it they need."""
-        return self._holdings.children(slot, row)
-
-    def parent(self, row: int) -> int:
-        """Give the group that it goes on from; NO_GROUP: it begins a prompt."""
-        return self._groups.parent[row]
 
     def settle(self) -> None:
         """Keep to the budget; called when nothing is half done: groups may be forgotten here."""
@@ -389,7 +353,7 @@ class BlockIndex:
 
     def oldest_tick(self) -> int | None:
         """When the group that goes first was matched or stored last."""
-        groups = self._groups
+        groups = self.tree
         while True:
             while self._victims:
                 tick, row = self._victims[-1]
@@ -403,7 +367,7 @@ class BlockIndex:
     def forget_oldest(self) -> None:
         """Forget it."""
         _, row = self._victims.pop()
-        self._holdings.drop(row)
+        self.holdings.drop(row)
 
     def tidy(self) -> None:
         """Do nothing: a forgotten group leaves nothing here."""
@@ -412,7 +376,7 @@ class BlockIndex:
 
     def _walk(self, hashes: Sequence[int]) -> list[tuple[int, int]]:
         """Give the groups that a prompt runs through and up to which block, without counting it as a match."""
-        groups, start, total = self._groups, 0, len(hashes)
+        groups, start, total = self.tree, 0, len(hashes)
         path: list[tuple[int, int]] = []
         while start < total and (row := groups.heads.get(hashes[start])) is not None:
             blocks = groups.common(row, hashes, start)
@@ -422,37 +386,38 @@ class BlockIndex:
 
     def _grow(self, slot: int, row: int, offset: int, data: bytes) -> list[Run]:
         """Add new blocks after a group's first ``offset`` blocks."""
-        groups, runs = self._groups, []
-        tick = self.budget.tick
-        self.budget.spend(len(data) + GROUP_BYTES)
-        limit = MAX_GROUP_BLOCKS * HASH_BYTES
-        if row >= 0 and offset == groups.length[row] and self._goes_on(slot, row):
-            room = (MAX_GROUP_BLOCKS - offset) * HASH_BYTES
-            if room and data:
-                groups.extend(row, data[:room])
+        groups, tick = self.tree, self.budget.tick
+        self.budget.spare_bytes -= len(data) + GROUP_BYTES
+        runs: list[Run] = []
+        start = 0
+        if row >= 0:
+            start = groups.start[row] + offset
+            if offset == groups.length[row] < MAX_GROUP_BLOCKS and self._goes_on(slot, row):
+                room = (MAX_GROUP_BLOCKS - offset) * HASH_BYTES
+                groups.extend(row, data if len(data) <= room else data[:room])
                 groups.tick[row] = tick
                 runs.append((row, offset, groups.length[row]))
-                offset, data = groups.length[row], data[room:]
+                start += groups.length[row] - offset
+                data = data[room:]
         while data:
-            start = groups.start[row] + offset if row >= 0 else 0
-            row = groups.create(row, start, data[:limit])
+            row = groups.create(row, start, data if len(data) <= MAX_GROUP_BYTES else data[:MAX_GROUP_BYTES])
             groups.tick[row] = tick
-            offset = groups.length[row]
-            runs.append((row, 0, offset))
-            data = data[limit:]
+            runs.append((row, 0, groups.length[row]))
+            start += groups.length[row]
+            data = data[MAX_GROUP_BYTES:]
         return runs
 
     def _goes_on(self, slot: int, row: int) -> bool:
         """Whether new blocks at a group's end belong to it: nobody else holds it, and nothing goes on from there."""
-        groups = self._groups
+        groups = self.tree
         holders = groups.holders[row]
         return groups.reach[row] < groups.length[row] and (not holders or (len(holders) == 1 and slot in holders))
 
     def _correct(self, match: Match, out: FloatArray) -> None:
         """Write the depths of workers that hold later groups without all before them."""
-        groups = self._groups
+        groups = self.tree
         ends = [groups.start[row] for row in match.path[1:]] + [match.known_blocks]
-        for slot in self._holdings.loose:
+        for slot in self.holdings.loose:
             depth = 0
             for row, end in zip(match.path, ends, strict=True):
                 depth = min(end, depth + groups.holders[row].get(slot, 0))
@@ -464,9 +429,9 @@ class BlockIndex:
     def _lower(self, match: Match, out: FloatArray) -> Mapping[int, tuple[int, int]]:
         """Count the matched blocks that lie only in lower tiers."""
         found: dict[int, tuple[int, int]] = {}
-        starts = [self._groups.start[row] for row in match.path]
+        starts = [self.tree.start[row] for row in match.path]
         for row, start, end in zip(match.path, starts, [*starts[1:], match.known_blocks], strict=True):
-            for slot, (cpu, ssd) in self._holdings.lower.get(row, {}).items():
+            for slot, (cpu, ssd) in self.holdings.lower.get(row, {}).items():
                 matched = min(int(out[slot]), end) - start
                 if matched <= 0:
                     continue
@@ -479,7 +444,7 @@ class BlockIndex:
 
     def _views(self, row: int) -> list[GroupView]:
         """Cut a row where its holders change: that is what a block group is."""
-        groups, holdings = self._groups, self._holdings
+        groups, holdings = self.tree, self.holdings
         holders = groups.holders[row]
         cuts = sorted({count for count in holders.values() if count} | {groups.length[row]})
         hashes, views, begin = hashes_of(groups.hashes[row]), [], 0

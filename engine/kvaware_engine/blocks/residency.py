@@ -135,7 +135,9 @@ class Residency:
 
     def tidy(self) -> None:
         """Forget some names of blocks that the index has forgotten."""
-        for slot, blocks in self._index.take_dropped().items():
+        dropped = self._index.holdings.dropped
+        while dropped:
+            slot, blocks = dropped.popitem()
             own = self._workers.get(slot)
             for places in own.places.values() if own is not None else ():
                 places.sweep(self._known, -(-blocks // SWEEP_BLOCKS))
@@ -145,7 +147,7 @@ class Residency:
 
     def _row(self, place: int) -> int | None:
         """Give the row of a place; None: its group is gone."""
-        return self._index.row_of(place >> ROW_BITS + OFFSET_BITS << ROW_BITS | place & ROW_MASK)
+        return self._index.tree.row_of(place >> ROW_BITS + OFFSET_BITS << ROW_BITS | place & ROW_MASK)
 
     def _cleared(self, slot: int) -> None:
         self._workers.pop(slot, None)
@@ -192,7 +194,7 @@ class Residency:
                 applied.orphans_dropped += own.orphans.add(event, event.parent)
                 return False
             row, offset = found, (place >> ROW_BITS) & OFFSET_MASK
-            parent = index.hash_at(row, offset)
+            parent = index.tree.hash_at(row, offset)
             offset += 1
         try:
             data = chain_bytes(parent, event.token_ids, block_tokens=event.block_tokens, extra_keys=keys)
@@ -202,10 +204,10 @@ class Residency:
         at = 0
         for run in index.lay(slot, row, offset, data):
             row, first, end = run
-            index.hold(slot, run, event.tier)
+            index.holdings.add(slot, row, first, end, event.tier)
             names = event.engine_hashes[at : at + end - first]
             places.set_run(
-                names, index.handle(row) >> ROW_BITS << ROW_BITS + OFFSET_BITS | first << ROW_BITS | row, NEXT_BLOCK
+                names, index.tree.generation[row] << ROW_BITS + OFFSET_BITS | first << ROW_BITS | row, NEXT_BLOCK
             )
             at += end - first
         applied.stored += blocks
@@ -221,7 +223,7 @@ class Residency:
                 applied.unknown_stored += 1
                 continue
             offset = (place >> ROW_BITS) & OFFSET_MASK
-            self._index.hold(slot, (row, offset, offset + 1), event.tier)
+            self._index.holdings.add(slot, row, offset, offset + 1, event.tier)
             applied.stored += 1
 
     def _removed(self, slot: int, event: BlocksRemoved, applied: Applied) -> None:
@@ -248,11 +250,11 @@ class Residency:
             applied.removed += 1
             return
         offset = (place >> ROW_BITS) & OFFSET_MASK
-        known = self._index.release(slot, row, offset, event.tier)
+        known = self._index.holdings.remove(slot, row, offset, offset + 1, event.tier)
         applied.removed += known
-        applied.unknown_removed += not known
+        applied.unknown_removed += 1 - known
         # Its group may be gone with it, and the row is nobody's or another's then.
-        if self._row(place) is not None and self._index.resident(slot, row, offset):
+        if self._row(place) is not None and self._index.holdings.resident(slot, row, offset):
             places.set_run((block,), place, NEXT_BLOCK)  # another tier still has it
 
     def _root(self, adapter: str | None, salt: str | None) -> int:
