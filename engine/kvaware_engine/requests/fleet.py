@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from heapq import heappop, heappush
-from math import inf, nan
+from math import inf, isnan, nan
 from typing import Any, Final, cast
 
 import numpy as np
@@ -83,6 +83,7 @@ class _Seen:
     place: WorkerPlace
     node: NodeObservation | None
     reserved_for: frozenset[str] | None
+    cached_tokens: float | None
     events_followed: bool = False
 
 
@@ -221,6 +222,7 @@ class WorkerFleet:
         now_s: float,
         *,
         reserved_for: frozenset[str] | None = None,
+        cached_tokens: float | None = None,
     ) -> FleetChange:
         """Bring one worker to what is believed of it now; whenever ``Workers`` told of it, or its node changed.
 
@@ -230,6 +232,7 @@ class WorkerFleet:
             node: Where it is; None: unknown.
             now_s: Now.
             reserved_for: Tenants that alone may use its node; None: anybody.
+            cached_tokens: That it is known to hold; None: unknown, then all that is free is taken for cached.
         Returns: What became of it. What is reserved on one that came is none, so it is to be lost where it started
             again or was forgotten.
         """
@@ -239,7 +242,7 @@ class WorkerFleet:
         view = workers.view(worker, now_s)
         if view is None:
             return self.absent(worker)
-        return self.observe(view, times, place, node, now_s, reserved_for=reserved_for)
+        return self.observe(view, times, place, node, now_s, reserved_for=reserved_for, cached_tokens=cached_tokens)
 
     def observe(
         self,
@@ -250,6 +253,7 @@ class WorkerFleet:
         now_s: float,
         *,
         reserved_for: frozenset[str] | None = None,
+        cached_tokens: float | None = None,
     ) -> FleetChange:
         """Take over what is believed of a worker, and add what was reserved after it was observed."""
         slot = self.slot_of.get(view.worker)
@@ -275,7 +279,7 @@ class WorkerFleet:
         before = self._seen.get(slot)
         self._count_block_sizes(None if before is None else before.view, view)
         seen = self._seen[slot] = _Seen(
-            view, times, place, node, reserved_for, before is not None and before.events_followed
+            view, times, place, node, reserved_for, cached_tokens, before is not None and before.events_followed
         )
         self._stand(slot, seen, now_s)
         self._take_over(column, seen)
@@ -644,7 +648,8 @@ class WorkerFleet:
         figures[Figure.REMAINING_TOKENS, slot] = column.remaining_tokens
         self._reuse_total += reuse - figures.item(Figure.REUSE_RATIO, slot)
         figures[Figure.REUSE_RATIO, slot] = reuse
-        figures[Figure.PRESSURE_MS_PER_TOKEN, slot] = reuse * column.hardware.recompute_ms_per_token
+        share = _displaced_ratio(seen.cached_tokens, column.kv_free_tokens)
+        figures[Figure.PRESSURE_MS_PER_TOKEN, slot] = share * reuse * column.hardware.recompute_ms_per_token
         figures[Figure.HARDWARE_CLASS, slot] = column.hardware.index
         figures[Figure.LINK_BYTES_IN_FLIGHT, slot] = self._links.in_flight_bytes(place.node)
         figures[Figure.OBSERVED_AT_S, slot] = seen.times.any_at_s if seen.times.any_at_s > -inf else nan
@@ -714,3 +719,16 @@ class WorkerFleet:
             self._on_node[node].discard(slot)
             if not self._on_node[node]:
                 del self._on_node[node]
+
+
+def _displaced_ratio(cached_tokens: float | None, free_tokens: float) -> float:
+    """Which share of new tokens displaces cached ones: a pool that never filled gives room for nothing.
+
+    Args:
+        cached_tokens: That are free to be displaced and worth something; None: unknown.
+        free_tokens: Not held by what runs; NaN: unknown.
+    Returns: 0..1; where it cannot be told, 1.
+    """
+    if cached_tokens is None or isnan(free_tokens) or free_tokens <= 0:
+        return 1.0
+    return min(1.0, cached_tokens / free_tokens)

@@ -92,13 +92,12 @@ class HardwareClasses:
 
     def correct(self, hardware: HardwareClass, figures: FloatArray) -> None:
         """Take over a corrected profile and price the columns of its workers again: 0.5 ms for 7,000 of them."""
+        before_ms = hardware.recompute_ms_per_token
         hardware.corrected()
         index = hardware.index
         self.profiles = (*self.profiles[:index], hardware.profile, *self.profiles[index + 1 :])
         slots = np.fromiter(hardware.slots, np.int64)
-        figures[Figure.PRESSURE_MS_PER_TOKEN, slots] = (
-            figures[Figure.REUSE_RATIO, slots] * hardware.recompute_ms_per_token
-        )
+        figures[Figure.PRESSURE_MS_PER_TOKEN, slots] *= hardware.recompute_ms_per_token / before_ms
         batches, of_slot = np.unique(figures[Figure.BATCH, slots], return_inverse=True)
         priced = np.array([hardware.decode_figures(int(batch)) for batch in batches]).reshape(-1, 2)
         figures[Figure.HALF_STEP_MS, slots], figures[Figure.DECODE_MS_PER_TOKEN, slots] = priced[of_slot].T

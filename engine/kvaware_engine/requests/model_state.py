@@ -11,7 +11,7 @@ from kvaware_engine.blocks.hashing import root_hash
 from kvaware_engine.blocks.history import History, Sent
 from kvaware_engine.blocks.index import BlockIndex, Expectation, Match
 from kvaware_engine.blocks.residency import Residency
-from kvaware_engine.observations import ModelObservation
+from kvaware_engine.observations import ModelObservation, Tier
 from kvaware_engine.policies import Policy, policy_named
 from kvaware_engine.profile_book import ProfileBook
 from kvaware_engine.requests.candidates import Candidates, WorkerFacts
@@ -209,6 +209,11 @@ class ModelState:
                     self.history.unsent(each)
             else:
                 self.index.end(each, keep=False)
+
+    def cached_tokens(self, worker: str) -> float:
+        """That a worker is known to hold in HBM, by its events or by what it was sent."""
+        slot = self.fleet.slot_of.get(worker)
+        return 0.0 if slot is None else float(self.index.held_blocks(slot, Tier.HBM) * self.block_tokens)
 
     def forget_blocks(self, slot: int) -> None:
         """Nothing is known any more of what a worker holds."""

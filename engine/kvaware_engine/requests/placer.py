@@ -487,7 +487,14 @@ class Placer:
                 continue
             places.model_of[worker] = place.model
             node = places.node_of(worker)
-            change = state.fleet.follow(workers, worker, node, now_s, reserved_for=places.reserved_for(node))
+            change = state.fleet.follow(
+                workers,
+                worker,
+                node,
+                now_s,
+                reserved_for=places.reserved_for(node),
+                cached_tokens=state.cached_tokens(worker),
+            )
             slot = state.fleet.slot_of.get(worker)
             if slot is None:
                 places.forget(worker)

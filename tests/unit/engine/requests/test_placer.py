@@ -429,3 +429,16 @@ def test_a_served_name_that_a_worker_tells_as_an_adapter_is_one():
     assert world.placer.adapter(MODEL, "base") is None
     assert world.placed(adapter="sql-lora").option.worker == world.names[0]
     assert world.placer.root(MODEL, "sql-lora", None) != world.placer.root(MODEL, None, "sql-lora")
+
+
+def test_what_displaces_nothing_costs_nothing():
+    """An empty pool was priced as if each new token threw out a cached one."""
+    world = PlacerAtWork(1, pool_blocks=1000)
+    assert world.placed("cold", block_hashes=own(1, 62)).option.terms.memory_pressure == 0
+    for number in range(20):
+        world.tells(
+            world.placed(input_tokens=4000, block_hashes=own(10 + number, 250)), EventType.FINISHED, output_tokens=1
+        )
+    world.now_s += 1
+    world.hears(world.names[0])
+    assert world.placed("full", block_hashes=own(2, 62)).option.terms.memory_pressure > 0
