@@ -23,7 +23,7 @@ __all__ = ["measure_selection"]
 
 FOLDER = Path(__file__).parent
 PEER = "Dynamo SelectionService"
-ROUNDS = 5
+ROUNDS, ROUNDS_OF_MANY = 5, 3
 WORKERS, MANY = (8, 64), 7_000
 CONCURRENCIES = (1, 32)
 """Of the peer, which is asynchronous; ours is one call after another."""
@@ -51,7 +51,7 @@ def measure_selection() -> list[Row]:
     rows = [row for workers in WORKERS for row in _beside_peer(workers, best)]
     many = {"few": _ours(64, "trace"), "small_pools": _ours(64, "small_pools")}
     many |= {scene: _ours(MANY, scene) for scene in SCENES}
-    return [*rows, *_many(_bests(many, ROUNDS)), _ingesting()]
+    return [*rows, *_many(_bests(many, ROUNDS_OF_MANY)), _ingesting()]
 
 
 def _beside_peer(workers: int, best: Mapping[str, Best]) -> list[Row]:
