@@ -12,6 +12,7 @@ if TYPE_CHECKING:  # they are made of what is below
     from kvaware_engine.requests.options import Need
     from kvaware_engine.requests.reach import Reach
     from kvaware_engine.requests.transfers import Source
+    from kvaware_engine.requests.workspace import Workspace
 
 __all__ = ["Candidates", "WorkerFacts"]
 
@@ -85,6 +86,8 @@ class Candidates:
     """``Reach(facts)``: where the workers are and what can move between them, as columns; made once per change of the
     facts. None: it is made where it is needed, 0.1 ms at 64 workers, 10 ms at 7,000."""
     settings: RequestSettings = field(default_factory=RequestSettings)
+    work: "Workspace | None" = None
+    """Where costs are added up; of what is kept, None: it is made where it is needed."""
     need: "Need | None" = field(init=False, default=None, repr=False, compare=False)
     """Of ``options.need_of``, once somebody asked: costs, choice and two options share it. A changed copy asks anew."""
     sources: "list[Source] | None" = field(init=False, default=None, repr=False, compare=False)

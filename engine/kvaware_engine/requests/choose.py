@@ -9,7 +9,7 @@ import numpy as np
 from kvaware_engine.policies.base import Policy
 from kvaware_engine.requests.candidates import Candidates
 from kvaware_engine.requests.figures import Figure
-from kvaware_engine.requests.words import FloatArray
+from kvaware_engine.requests.words import FloatArray, IntArray
 
 __all__ = ["TIE_MS", "Choice", "choose", "choose_by"]
 
@@ -62,25 +62,30 @@ def choose_by(costs: FloatArray, last_chosen: FloatArray) -> Choice | None:
     if next_least == inf:
         costs[first] = least
         return Choice(chosen=first, runner_up=None, costs=costs)
-    costs[second] = inf
-    third_least = costs.item(costs.argmin())
-    costs[first], costs[second] = least, next_least
     if next_least - least > TIE_MS:
-        if third_least - next_least > TIE_MS:
-            return Choice(chosen=first, runner_up=second, costs=costs)
-    else:
-        in_turn = _in_turn(costs, least, last_chosen)
-        first = int(in_turn.argmin())
-        if costs.item(first) != least or next_least == least:  # the least of the others is the same
-            in_turn[first] = inf
-            return Choice(chosen=first, runner_up=int(in_turn.argmin()), costs=costs)
+        costs[second] = inf
+        third_least = costs.item(costs.argmin())
+        costs[second] = next_least
+        if third_least - next_least <= TIE_MS:
+            second = int(_in_turn(costs, next_least, last_chosen)[0])
+        costs[first] = least
+        return Choice(chosen=first, runner_up=second, costs=costs)
+    costs[first] = least
+    equal = _in_turn(costs, least, last_chosen)
+    first = int(equal[0])
     kept = costs.item(first)
+    if kept != least or next_least == least:  # the least of the others is the same
+        return Choice(chosen=first, runner_up=int(equal[1]), costs=costs)
     costs[first] = inf
-    second = int(_in_turn(costs, costs.item(costs.argmin()), last_chosen).argmin())
+    second = int(_in_turn(costs, next_least, last_chosen)[0])
     costs[first] = kept
     return Choice(chosen=first, runner_up=second, costs=costs)
 
 
-def _in_turn(costs: FloatArray, least: float, last_chosen: FloatArray) -> FloatArray:
-    """When those that cost the least were chosen last, infinite for the others: argmin goes by turns, then by slot."""
-    return np.where(costs <= least + TIE_MS, last_chosen, inf)
+def _in_turn(costs: FloatArray, least: float, last_chosen: FloatArray) -> IntArray:
+    """The first two of those that cost the least: by who was chosen least recently, then by slot. Shape (2,)."""
+    equal: IntArray = (costs <= np.array(least + TIE_MS)).nonzero()[0]  # an array: a Python number takes 0.4 µs more
+    turns = last_chosen.take(equal)
+    first = turns.argmin()
+    turns[first] = inf
+    return equal.take([first, turns.argmin()])

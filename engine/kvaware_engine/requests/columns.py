@@ -24,6 +24,7 @@ from kvaware_engine.requests.options import Need, need_of, options
 from kvaware_engine.requests.reach import Reach, hop_bytes_per_s
 from kvaware_engine.requests.transfers import can_transfer, sources_of
 from kvaware_engine.requests.words import FloatArray, IntArray
+from kvaware_engine.requests.workspace import Workspace
 
 __all__ = ["begin_ms", "costs_ms", "held_tokens", "waits_ms"]
 
@@ -55,14 +56,32 @@ def costs_ms(candidates: Candidates) -> FloatArray:
     Returns: Milliseconds, infinite where barred, else finite. Shape (slots,); a new array.
     """
     need = need_of(candidates)
-    figures = candidates.figures
-    # Half a step, decoding, displacement of all that the prompt and its answer need, risk: four rows, one BLAS call.
-    total: FloatArray = np.dot(_weights(need), figures[_HALF_STEP : _RISK + 1])
-    queue = waits_ms(candidates)
-    total += queue
     rates = whole, linear, squared = _rates(candidates, need)
+    unpriced = candidates.lower_tokens and candidates.bytes_per_token is None
+    if isinstance(whole, float) and isinstance(linear, float) and isinstance(squared, float) and not unpriced:
+        work = candidates.work
+        if work is None:
+            work = Workspace(candidates.figures.shape[1])
+        total = work.add(
+            candidates,
+            output_tokens=need.output_tokens,
+            room_tokens=need.room_tokens,
+            constant_ms=whole - need.gain_ms,
+            linear_ms=linear,
+            squared_ms=squared,
+        )
+    else:
+        total = _added(candidates, need, rates)
+    return _with_others(candidates, need, total, rates)
+
+
+def _added(candidates: Candidates, need: Need, rates: Rates) -> FloatArray:
+    """What ``Workspace.add`` does, whatever the hardware."""
+    figures = candidates.figures
+    whole, linear, squared = rates
+    total: FloatArray = np.dot(_weights(need), figures[_HALF_STEP : _RISK + 1])
+    total += waits_ms(candidates)
     total += whole - need.gain_ms
-    held: FloatArray | None = None
     if candidates.deepest_tokens > 0:
         held = held_tokens(candidates)
         spared = held * squared
@@ -70,28 +89,37 @@ def costs_ms(candidates: Candidates) -> FloatArray:
         spared += figures[_PRESSURE]
         spared *= held
         total -= spared
-    wait: FloatArray | None = None
+    total += candidates.barred
+    return total
+
+
+def _with_others(candidates: Candidates, need: Need, total: FloatArray, rates: Rates) -> FloatArray:
+    """What is rare: pools without room, lower tiers, what can be brought from elsewhere, waiting where it is."""
     tight = _tight(candidates, need)
-    if tight is not None:
-        wait = queue + figures[_HALF_STEP]
-        fresh = np.full(len(tight), need.room_tokens) if held is None else need.room_tokens - held.take(tight)
-        room, uncharged = _short(candidates, need, tight, fresh)
-        total[tight] += room - uncharged
-        wait[tight] += room
+    holds = candidates.deepest_tokens > 0
+    loads = holds and candidates.lower_tokens and candidates.bytes_per_token is not None
+    moves = holds and need.prefills and can_transfer(candidates)
     best = total
-    if held is not None and need.prefills:
-        if candidates.lower_tokens and candidates.bytes_per_token is not None:
+    if tight is not None or loads or moves:
+        held = held_tokens(candidates)
+        wait = waits_ms(candidates)
+        queue = wait.copy()
+        wait += candidates.figures[_HALF_STEP]
+        if tight is not None:
+            room, uncharged = _short(candidates, need, tight, need.room_tokens - held.take(tight))
+            total[tight] += room - uncharged
+            wait[tight] += room
+        if loads and need.prefills:
             best = _with_lower_tiers(candidates, need, total=total, held=held, queue=queue, rates=rates)
-        if can_transfer(candidates):
-            if wait is None:
-                wait = queue + figures[_HALF_STEP]
+        elif loads:
+            at, load = _loads(candidates)
+            total[at] += load
+        if moves:
             best = _with_transfers(candidates, need, total=total, best=best, held=held, wait=wait, rates=rates)
-    elif held is not None and candidates.lower_tokens and candidates.bytes_per_token is not None:
-        at, load = _loads(candidates)
-        total[at] += load
     if candidates.demand.current_worker is not None:
         best = _with_waiting(candidates, best)
-    best += candidates.barred
+    if best is not total or candidates.demand.current_worker is not None:
+        best += candidates.barred  # once more: infinite either way
     return best
 
 

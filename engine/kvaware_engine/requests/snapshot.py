@@ -173,7 +173,7 @@ def take_pair(
 def _whole(candidates: Candidates) -> Candidates:
     """Made for one decision, it is only detached from the fleet's columns: what is else in it is its own already."""
     live = candidates.figures
-    candidates.figures = live.copy()
+    candidates.figures, candidates.work = live.copy(), None
     if candidates.barred.base is not None:
         candidates.barred = candidates.figures[_BARRED]
     return candidates
