@@ -18,7 +18,7 @@ from kvaware_cluster.kubernetes_api import KubernetesApi
 from kvaware_cluster.kubernetes_http import KubernetesHttp
 from kvaware_cluster.kubernetes_source import KubernetesSource
 from kvaware_cluster.kv_events import KvFollowers
-from kvaware_cluster.kv_stream import BlockSink, GapResult, KvCounts, ReplayResult
+from kvaware_cluster.kv_words import BlockSink, GapResult, KvCounts, ReplayResult
 from kvaware_cluster.lease import LeaderLease, new_identity
 from kvaware_cluster.parse.block_groups import parse_block_group
 from kvaware_cluster.parse.dcgm import parse_dcgm

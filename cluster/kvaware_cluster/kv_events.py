@@ -11,7 +11,9 @@ import zmq
 import zmq.asyncio
 
 from kvaware_cluster.backoff import Backoff
-from kvaware_cluster.kv_stream import BlockSink, KvCounts, KvStream, Turns
+from kvaware_cluster.kv_stream import KvStream
+from kvaware_cluster.kv_turns import Turns
+from kvaware_cluster.kv_words import BlockSink, KvCounts
 from kvaware_cluster.settings import KvEventSettings
 from kvaware_cluster.worker_membership import KvEventTarget, WorkerMembership
 
@@ -57,7 +59,7 @@ class KvFollowers:
         self._settings = settings or KvEventSettings()
         self._clock = clock
         self._rng = rng or random.Random()  # noqa: S311  # jitter, not a secret
-        self._turns = Turns()
+        self._turns = Turns(self._settings.slice_blocks)
         self._followers: dict[str, _Follower] = {}
         self._context: zmq.asyncio.Context | None = None
         self._group: asyncio.TaskGroup | None = None
@@ -79,8 +81,7 @@ class KvFollowers:
                 self._context, self._group = context, group
                 for worker, follower in self._followers.items():
                     self._start(worker, follower)
-                await asyncio.get_running_loop().create_future()
-            raise RuntimeError("kv-events: its tasks ended by themselves")
+                await self._turns.run()
         finally:
             self._context = self._group = None
             context.destroy(linger=0)

@@ -8,8 +8,7 @@ import asyncio
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import Final, Never, Protocol
+from typing import Final, Never
 
 import structlog
 import zmq
@@ -17,13 +16,15 @@ import zmq.asyncio
 
 from kvaware_cluster.kv_order import EventOrder, Step
 from kvaware_cluster.kv_socket import Inbox, LiveSocket, bounded_socket
+from kvaware_cluster.kv_turns import Turns
+from kvaware_cluster.kv_words import BlockSink, GapResult, KvCounts, ReplayResult
 from kvaware_cluster.parse.kv_events import END, KvBatch, PassedOver, Unread, parse_kv_events
 from kvaware_cluster.settings import KvEventSettings
 from kvaware_cluster.worker_membership import KvEventTarget
 from kvaware_crds.errors import WireError
 from kvaware_engine.blocks.events import BlockEvent, BlocksCleared
 
-__all__ = ["BlockSink", "GapResult", "KvCounts", "KvStream", "ReplayResult", "Turns"]
+__all__ = ["KvStream"]
 
 REPLAY_BATCHES: Final = 100_000
 """Taken of one replay."""
@@ -33,72 +34,6 @@ BYTES_OF_A_BLOCK: Final = 2**13
 """So much of a message takes the time of one block: 10 us."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-
-class GapResult(StrEnum):
-    """What became of a gap in a worker's events."""
-
-    FILLED = "filled"
-    LOST = "lost"
-    """The worker's blocks are forgotten."""
-    RESTARTED = "restarted"
-    """It was no gap: the server started again, and holds nothing of before."""
-    UNREADABLE = "unreadable"
-    """A batch, or an event that may have been a removal, could not be read: forgotten too."""
-
-
-class ReplayResult(StrEnum):
-    """How a replay ended."""
-
-    COMPLETE = "complete"
-    INCOMPLETE = "incomplete"
-    """Batches were missing in it: the server did not keep them, or they were dropped on the way."""
-    BROKEN_OFF = "broken_off"
-    SILENT = "silent"
-    """Nobody answered (ai-dynamo/dynamo#4904)."""
-
-
-@dataclass(slots=True)
-class KvCounts:
-    """Of all workers. Never goes down."""
-
-    events: int = 0
-    """Applied, in words of the engine: one of many blocks counts several times."""
-    gaps: dict[GapResult, int] = field(default_factory=lambda: dict.fromkeys(GapResult, 0))
-    replays: dict[ReplayResult, int] = field(default_factory=lambda: dict.fromkeys(ReplayResult, 0))
-    passed_over: dict[PassedOver, int] = field(default_factory=lambda: dict.fromkeys(PassedOver, 0))
-
-
-class BlockSink(Protocol):
-    """What applies events."""
-
-    def blocks(self, worker: str, events: Sequence[BlockEvent]) -> None:
-        """These happened, in this order. Nothing: the worker is followed from now on."""
-        ...
-
-    def lost(self, worker: str) -> None:
-        """Nothing that was told of the worker holds any more."""
-        ...
-
-    def ended(self, worker: str) -> None:
-        """The worker is followed no more."""
-        ...
-
-
-class Turns:
-    """One slice of events in one turn of the loop, whoever's it is: what else waits runs in between."""
-
-    def __init__(self) -> None:
-        self._lock = asyncio.Lock()  # fair: who waits longest is next
-
-    async def __aenter__(self) -> None:
-        await self._lock.acquire()
-
-    async def __aexit__(self, *_: object) -> None:
-        try:
-            await asyncio.sleep(0)
-        finally:
-            self._lock.release()
 
 
 @dataclass(slots=True)
@@ -165,6 +100,10 @@ class KvStream:
         self._told: set[str] = set()
         self.heard = False
         """Whether the worker told anything, or its replay ended: it is followed."""
+        self._queued = False
+        """Whether it is among those that have something; while a replay is waited for it is not added."""
+        self._behind: asyncio.Future[KvBatch] | None = None
+        """Waits for a batch before which others are missing; None: a replay is going on, or nothing yet."""
 
     @property
     def connected(self) -> bool:
@@ -178,37 +117,61 @@ class KvStream:
             f"tcp://{self._target.address}",
             high_water=self._settings.high_water_batches,
             frame_bytes=self._settings.frame_bytes,
+            readable=self._readable,
             rng=self._rng,
         )
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(live.watch(), name=f"kv-events-watch-{self._target.worker}")
-                await self._follow(live.inbox)
-            raise RuntimeError("kv-events: a stream ended by itself")
+                await self._catch_up()
+                while True:
+                    await self._fill(await self._gap())
         finally:
+            self._live = None
             live.close()
-
-    async def _follow(self, inbox: Inbox) -> Never:
-        await self._catch_up()
-        while True:
-            await inbox.wait()
-            more = True
-            while more:
-                async with self._turns:
-                    more, behind = self._live_slice(inbox)
-                if behind is not None:
-                    await self._fill(behind)
 
     # -- the live stream ---------------------------------------------------------------------------------------------
 
-    def _live_slice(self, inbox: Inbox) -> tuple[bool, KvBatch | None]:
-        """Apply what is there, as far as one slice goes.
+    async def _gap(self) -> KvBatch:
+        """Apply the live stream. Returns: the batch before which others are missing."""
+        self._behind = asyncio.get_running_loop().create_future()
+        self._readable()
+        try:
+            return await self._behind
+        finally:
+            self._behind = None
+
+    def _readable(self) -> None:
+        """The live stream may have something."""
+        if not self._queued and self._behind is not None:
+            self._queued = True
+            self._turns.add(self)
+
+    def slice(self, room: int) -> int:
+        """See ``Sliced``."""
+        self._queued = False
+        live, behind = self._live, self._behind
+        if live is None or behind is None or behind.done():
+            return room
+        part = Slice(room - 1)
+        try:
+            more, batch = self._live_slice(live.take, part)
+        except Exception as error:  # noqa: BLE001  # ``run`` raises it: it ends this stream, and no other
+            behind.set_exception(error)
+            return part.room
+        if batch is not None:
+            behind.set_result(batch)
+        elif more:
+            self._readable()
+        return part.room
+
+    def _live_slice(self, take: Callable[[], list[bytes] | None], part: Slice) -> tuple[bool, KvBatch | None]:
+        """Apply what is there, as far as the slice goes.
 
         Returns: Whether there may be more, and the batch before which others are missing.
         """
-        part = Slice(self._settings.slice_blocks)
         while self._collect(part):
-            frames = inbox.take()
+            frames = take()
             if frames is None:
                 self._apply(part.events)
                 return False, None
@@ -267,11 +230,11 @@ class KvStream:
         socket = bounded_socket(
             self._context,
             zmq.DEALER,
-            f"tcp://{address}",
             high_water=REPLAY_HIGH_WATER,
             frame_bytes=self._settings.frame_bytes,
         )
         try:
+            socket.connect(f"tcp://{address}")
             await socket.send_multipart([b"", start.to_bytes(8, "big")])
             result = await self._replies(Inbox(socket), until)
         finally:

@@ -119,8 +119,9 @@ class KvEventSettings:
     enabled: bool = True
     """False: nobody is followed, and what a worker holds is estimated from the requests that it got. Each worker that
     is followed takes some four file descriptors."""
-    slice_blocks: Annotated[int, Field(ge=1, le=65_536)] = 64
-    """Blocks whose events are applied in one turn of the loop that answers requests, all workers together: 0.5 ms."""
+    slice_blocks: Annotated[int, Field(ge=1, le=65_536)] = 32
+    """Blocks whose events are applied in one turn of the loop that answers requests, all workers together. An event of
+    one block takes some 12 us, read and applied, one of 32 blocks some 100 us: a request waits 0.4 ms at most."""
     high_water_batches: Annotated[int, Field(ge=1, le=100_000)] = 1000
     """Batches of a worker that wait here; some 5 kB each. Beyond it they wait with the worker, which keeps 100,000
     unless told otherwise and drops what comes then."""

@@ -7,7 +7,7 @@ stop in between.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any, Final
 
@@ -158,9 +158,15 @@ class KvBatch:
         """Read the events one by one, in their order; each may become several words, of at most 64 blocks."""
         for raw in self.raw_events:
             try:
-                yield from _words(_read_event_row(raw) if _is_array(memoryview(raw)) else _read_event(raw))
+                event = _read_event_row(raw) if _is_array(memoryview(raw)) else _read_event(raw)
+                word = _word(event)
             except _UNREADABLE as error:
                 yield _unread(raw, error)
+                continue
+            if isinstance(word, BlocksStored | BlocksRemoved) and len(word.engine_hashes) > RUN_BLOCKS:
+                yield from _runs(word)
+            else:
+                yield word
 
 
 def parse_kv_events(frames: Sequence[bytes]) -> KvBatch:
@@ -201,51 +207,53 @@ def _unread(raw: msgspec.Raw, error: Exception) -> Unread:
     return Unread(why=PassedOver.STORE if kind == "BlockStored" else PassedOver.UNREADABLE, problem=problem)
 
 
-def _words(event: Any) -> Iterator[BlockEvent | Unread]:
+def _word(event: Any) -> BlockEvent | Unread:
     if isinstance(event, _Fields):
         tier = _tier(event.medium, event.locality)
         if tier is None:
-            yield Unread(why=PassedOver.ELSEWHERE, problem=f"blocks in the medium {event.medium!r}")
-        elif event.lora_id and event.lora_name is None:
-            yield Unread(why=PassedOver.ADAPTER, problem=f"lora_id {event.lora_id} without lora_name")
-        else:
-            yield from _stored(event, tier)
-    elif isinstance(event, _RemovedFields):
-        tier = _tier(event.medium, event.locality)
-        if tier is None:
-            yield Unread(why=PassedOver.ELSEWHERE, problem=f"blocks in the medium {event.medium!r}")
-            return
-        hashes = _hashes(event.block_hashes)
-        for begin in range(0, len(hashes), RUN_BLOCKS):
-            run = hashes[begin : begin + RUN_BLOCKS]
-            yield BlocksRemoved(engine_hashes=run, tier=tier, group_index=event.group_idx)
-    else:
-        yield BlocksCleared()
-
-
-def _stored(event: _Fields, tier: Tier) -> Iterator[BlockEvent]:
-    hashes = _hashes(event.block_hashes)
-    tokens = event.token_ids or ()
-    size = event.block_size or 0
-    keys = _keys(event.extra_keys)
-    parent = None if event.parent_block_hash is None else engine_hash(event.parent_block_hash)
-    # What does not fit together goes on as it is: a sliding window's group leaves blocks out, and is skipped whole.
-    step = RUN_BLOCKS if not tokens or len(tokens) == len(hashes) * size else max(1, len(hashes))
-    for begin in range(0, len(hashes), step):
-        end = begin + step
-        whole = begin == 0 and end >= len(hashes)
-        yield BlocksStored(
-            engine_hashes=hashes if whole else hashes[begin:end],
-            parent=parent,
-            token_ids=tokens if whole else tokens[begin * size : end * size],
-            block_tokens=size,
+            return Unread(why=PassedOver.ELSEWHERE, problem=f"blocks in the medium {event.medium!r}")
+        if event.lora_id and event.lora_name is None:
+            return Unread(why=PassedOver.ADAPTER, problem=f"lora_id {event.lora_id} without lora_name")
+        parent = event.parent_block_hash
+        return BlocksStored(
+            engine_hashes=_hashes(event.block_hashes),
+            parent=None if parent is None else engine_hash(parent),
+            token_ids=event.token_ids or (),
+            block_tokens=event.block_size or 0,
             adapter=event.lora_name,
-            extra_keys=keys if whole else keys[begin:end],
+            extra_keys=_keys(event.extra_keys),
             tier=tier,
             group_index=event.group_idx,
             kind=event.kv_cache_spec_kind,
         )
-        parent = hashes[min(end, len(hashes)) - 1]
+    if isinstance(event, _RemovedFields):
+        tier = _tier(event.medium, event.locality)
+        if tier is None:
+            return Unread(why=PassedOver.ELSEWHERE, problem=f"blocks in the medium {event.medium!r}")
+        return BlocksRemoved(engine_hashes=_hashes(event.block_hashes), tier=tier, group_index=event.group_idx)
+    return BlocksCleared()
+
+
+def _runs(word: BlocksStored | BlocksRemoved) -> Iterator[BlockEvent]:
+    """Say the same in words of at most 64 blocks."""
+    hashes = word.engine_hashes
+    starts = range(0, len(hashes), RUN_BLOCKS)
+    if isinstance(word, BlocksRemoved):
+        yield from (replace(word, engine_hashes=hashes[start : start + RUN_BLOCKS]) for start in starts)
+        return
+    tokens, size = word.token_ids, word.block_tokens
+    if tokens and len(tokens) != len(hashes) * size:
+        yield word  # a sliding window's group leaves blocks out, and is skipped as a whole
+        return
+    for start in starts:
+        end = start + RUN_BLOCKS
+        yield replace(
+            word,
+            engine_hashes=hashes[start:end],
+            parent=word.parent if start == 0 else hashes[start - 1],
+            token_ids=tokens[start * size : end * size],
+            extra_keys=word.extra_keys[start:end],
+        )
 
 
 def _keys(raw: msgspec.Raw) -> Sequence[Sequence[Any] | None]:
@@ -254,11 +262,13 @@ def _keys(raw: msgspec.Raw) -> Sequence[Sequence[Any] | None]:
     if size > MAX_KEYS_BYTES:
         raise msgspec.ValidationError(f"extra_keys: expected at most {MAX_KEYS_BYTES} bytes, got {size}")
     keys = _read_keys(raw) if size else None
-    for of_block in keys or ():
+    if not keys or not any(keys):
+        return ()
+    for of_block in keys:
         for key in of_block or ():
             if isinstance(key, str | bytes) and len(key) > MAX_TEXT:
                 raise msgspec.ValidationError(f"extra_keys: expected texts of at most {MAX_TEXT}, got {len(key)}")
-    return keys or ()
+    return keys
 
 
 def _hashes(found: list[int | bytes]) -> list[int]:

@@ -410,30 +410,34 @@ async def test_a_message_that_is_too_long_is_not_taken(clock):
         assert seen.counts.gaps[GapResult.LOST] == 1
 
 
-async def test_many_events_come_in_slices_and_others_run_in_between(clock):
-    """Decisions wait for one slice of one worker, however many tell how much."""
+@pytest.mark.parametrize("how", ["live", "replayed"])
+async def test_many_events_come_in_slices_and_others_run_in_between(clock, how):
+    """Decisions wait for one slice, however many workers tell how much."""
     async with publishing(4) as servers, following(clock, slice_blocks=32) as seen:
         for number, server in enumerate(servers):
-            for block in range(200):
-                await server.publish(*(stored([block * 10 + one]) for one in range(10)), lost=True)
-            seen.model(server.port, server.replay_port, name=f"m-{number}")
+            seen.model(server.port, server.replay_port if how == "replayed" else None, name=f"m-{number}")
+            if how == "live":
+                seen.pod(f"p-{number}", model=f"m-{number}")
+                await server.subscribed()
+            for block in range(100):
+                await server.publish(*(stored([block * 10 + one]) for one in range(10)), lost=how == "replayed")
         turns: list[int] = []
         ended = False
 
         async def others() -> None:
             while not ended:
-                turns.append(len(seen.slices))
+                turns.append(sum(seen.slices))
                 await asyncio.sleep(0)
 
         other = asyncio.create_task(others())
+        if how == "replayed":
+            for number in range(4):
+                seen.pod(f"p-{number}", model=f"m-{number}")
         for number in range(4):
-            seen.pod(f"p-{number}", model=f"m-{number}")
-        for number in range(4):
-            await seen.until_held(*range(2000), worker=f"ml:p-{number}:0")
+            await seen.until_held(*range(1000), worker=f"ml:p-{number}:0")
         ended = True
         await other
-        assert max(seen.slices) <= 32
-        assert max(after - before for before, after in pairwise(turns)) <= 1
+        assert max(after - before for before, after in pairwise(turns)) <= 32
 
 
 async def test_a_fault_in_one_stream_ends_no_other(clock, logs):
