@@ -139,6 +139,7 @@ class WorkerColumn:
         block_tokens: int,
         mean: MeanPrompt,
         mean_output_tokens: float,
+        prefills: bool = True,
     ) -> None:
         """Add up anew from a report and what is reserved. Takes time by the number of charges.
 
@@ -148,6 +149,7 @@ class WorkerColumn:
             block_tokens: Where it does not tell.
             mean: What requests of others are taken for.
             mean_output_tokens: Of them: on average half is still to come.
+            prefills: Whether it computes prompts; else what waits there waits for its KV or for room.
         """
         block_tokens = view.block_size_tokens or block_tokens
         self.kv_total_tokens = nan if view.kv_blocks_total is None else float(view.kv_blocks_total * block_tokens)
@@ -156,7 +158,7 @@ class WorkerColumn:
         self.requests = self.batch = reported
         if view.running is None and view.batch_size is not None:
             self.requests = self.batch = (view.waiting or 0) + view.batch_size
-        self._count_queue(view, times, mean)
+        self._count_queue(view, times, mean if prefills else None)
         others = reported
         remaining = 0.0
         for reservation, at_s in self.charged_at_s.items():
@@ -182,8 +184,11 @@ class WorkerColumn:
         self.kv_free_tokens = min(self.kv_free_tokens, self.kv_total_tokens)
         self.remaining_tokens = remaining + max(0, others) * mean_output_tokens / 2
 
-    def _count_queue(self, view: WorkerView, times: ReportTimes, mean: MeanPrompt) -> None:
-        """``free_at_s``: what was reported to wait, then what was reserved after that."""
+    def _count_queue(self, view: WorkerView, times: ReportTimes, mean: MeanPrompt | None) -> None:
+        """``free_at_s``: what was reported to wait, then what was reserved after that.
+
+        ``mean``: of others' prompts; None: none is computed there.
+        """
         if max(times.waiting_at_s, times.queued_tokens_at_s) == self._queue_at_s:
             return  # the same report, from which what was done since is taken already
         by_tokens = view.queued_tokens is not None and times.queued_tokens_at_s >= times.waiting_at_s
@@ -199,7 +204,8 @@ class WorkerColumn:
                 prefill_s = min(prefill_s, max(0.0, ends_s[reservation] - at_s))
             end_s += prefill_s
             ends_s[reservation] = end_s
-        end_s += self._others_ms(before[begun:], view.waiting, queued_tokens, mean) / 1000
+        if mean is not None:
+            end_s += self._others_ms(before[begun:], view.waiting, queued_tokens, mean) / 1000
         self.base_end_s = end_s
         self.pending_ms = 0.0
         for reservation in list(ends_s)[len(before) :]:

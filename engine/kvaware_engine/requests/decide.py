@@ -1,7 +1,7 @@
 """From candidates to a reservation: the policy's choice, what it holds where, and whether it comes too late."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import isnan
 from typing import Final, cast
@@ -10,7 +10,8 @@ import numpy as np
 
 from kvaware_engine.requests.candidates import Candidates, WorkerFacts
 from kvaware_engine.requests.choose import choose
-from kvaware_engine.requests.columns import waits_ms
+from kvaware_engine.requests.columns import begin_ms
+from kvaware_engine.requests.deadlines import barred_as_late, first_token_ms
 from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.ledger import Reservation
 from kvaware_engine.requests.model_state import ModelState
@@ -48,6 +49,8 @@ class Decision:
     runner_up: RunnerUp | None
     seen: Candidates
     """What it was chosen from: of a pair, by where it is decoded."""
+    begins: Candidates
+    """The same, of a pair by where its prompt is computed."""
     costs: FloatArray
     """The policy's. Shape (slots,), infinite for who was not in the running."""
     keep: Callable[[], Snapshot]
@@ -55,7 +58,22 @@ class Decision:
 
 
 def decide(state: ModelState, candidates: Candidates) -> Decision | None:
-    """Let the model's policy choose; None: nobody is in the running."""
+    """Let the model's policy choose; None: nobody is in the running.
+
+    Where that comes too late for the demand's deadline, it chooses again among those that come in time, if there are
+    any. Where roles are split it does not: a worker that decodes is not late for what it would take to compute.
+    """
+    decision = _decide(state, candidates)
+    deadline_ms = candidates.demand.deadline_ms
+    if deadline_ms is None or decision is None or decision.begins is not candidates:
+        return decision
+    if first_token_ms(decision.option, None) <= deadline_ms:
+        return decision
+    barred = barred_as_late(candidates, deadline_ms)
+    return decision if barred is None else _decide(state, replace(candidates, barred=barred)) or decision
+
+
+def _decide(state: ModelState, candidates: Candidates) -> Decision | None:
     if state.fleet.roles.splits and candidates.demand.phase is None:
         return _decide_pair(state, candidates)
     policy = state.policy
@@ -70,7 +88,8 @@ def decide(state: ModelState, candidates: Candidates) -> Decision | None:
         else:
             total_ms = policy.best_option(candidates, choice.runner_up).terms.total
         runner_up = RunnerUp(state.name_of(choice.runner_up), total_ms)
-    return Decision(option, None, runner_up, candidates, choice.costs, partial(take, policy, candidates, choice))
+    keep = partial(take, policy, candidates, choice)
+    return Decision(option, None, runner_up, candidates, candidates, choice.costs, keep)
 
 
 def _decide_pair(state: ModelState, whole: Candidates) -> Decision | None:
@@ -99,6 +118,7 @@ def _decide_pair(state: ModelState, whole: Candidates) -> Decision | None:
         prefill=chosen.prefill,
         runner_up=runner_up,
         seen=decode if chosen.prefill is not None else undivided or decode,
+        begins=prefill,
         costs=choice.costs,
         keep=partial(take_pair, policy, choice, prefill=prefill, decode=decode, whole=undivided),
     )
@@ -113,7 +133,7 @@ def too_late(candidates: Candidates, decision: Decision) -> PlacementRefusal | N
     wait_ms = (decision.prefill or decision.option).wait_ms
     limit_ms = candidates.settings.ledger.saturation_wait_s * _MS_PER_S
     if wait_ms > limit_ms:
-        least_ms = float(np.min(waits_ms(candidates) + candidates.barred))
+        least_ms = float(np.min(begin_ms(decision.begins) + decision.begins.barred))
         if least_ms > limit_ms:
             return PlacementRefusal(
                 demand=demand,
@@ -126,27 +146,17 @@ def too_late(candidates: Candidates, decision: Decision) -> PlacementRefusal | N
             )
     if demand.deadline_ms is None:
         return None
-    first_token_ms = _first_token_ms(decision)
-    if first_token_ms <= demand.deadline_ms:
+    comes_ms = first_token_ms(decision.option, decision.prefill)
+    if comes_ms <= demand.deadline_ms:
         return None
     return PlacementRefusal(
         demand=demand,
         reason=PlacementReason.DEADLINE_UNREACHABLE,
-        message=f"expected a first token within {demand.deadline_ms:,.0f} ms, the best worker needs "
-        f"{first_token_ms:,.0f} ms",
+        message=f"expected a first token within {demand.deadline_ms:,.0f} ms, the best worker needs {comes_ms:,.0f} ms",
         retryable=True,
-        retry_after_s=(first_token_ms - demand.deadline_ms) / _MS_PER_S if wait_ms > 0 else None,
-        details={"deadline_ms": demand.deadline_ms, "first_token_ms": round(first_token_ms, 3)},
+        retry_after_s=(comes_ms - demand.deadline_ms) / _MS_PER_S if wait_ms > 0 else None,
+        details={"deadline_ms": demand.deadline_ms, "first_token_ms": round(comes_ms, 3)},
     )
-
-
-def _first_token_ms(decision: Decision) -> float:
-    """From now: the wait, what is brought there, and the prefill."""
-    option = decision.prefill or decision.option
-    total = option.wait_ms + option.terms.cache_access + option.terms.network + option.terms.migration
-    if decision.prefill is not None:
-        total += decision.option.terms.network
-    return total
 
 
 def reserve(
@@ -181,7 +191,7 @@ def reserve(
         None if first is None else first.address,
     )
     tokens = demand.input_tokens
-    kv_tokens = tokens + expected
+    output = 0 if demand.phase is Phase.PREFILL else expected
     reservation = Reservation(
         placement_id,
         demand,
@@ -192,13 +202,14 @@ def reserve(
         placement,
         0.0 if prefill is not None else option.prefill_ms,
         0 if prefill is not None else tokens - option.matched_tokens,
-        0 if demand.phase is Phase.PREFILL else expected,
-        kv_tokens,
+        output,
+        tokens + output,
         option.transfer_bytes,
-        kv_tokens,
+        tokens + expected,
         attempt,
     )
     if prefill is not None and first is not None:
+        placement.prefill_confidence_ratio = figures.item(_CONFIDENCE, prefill.slot)
         reservation.prefill = Reservation(
             placement_id=placement_id,
             demand=demand,

@@ -7,6 +7,7 @@ import numpy as np
 
 from kvaware_engine.requests.candidates import Candidates, WorkerFacts
 from kvaware_engine.requests.costs import queue_ms
+from kvaware_engine.requests.deadlines import first_tokens_ms
 from kvaware_engine.requests.explain_words import ExplainedCandidate, ExplainedOption, FilterReason
 from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.options import options
@@ -149,4 +150,6 @@ def _filtered(candidates: Candidates, slot: int, facts: WorkerFacts) -> FilterRe
         return FilterReason.RESERVED_FOR_OTHERS
     if pool_tokens is not None and demand.input_tokens > pool_tokens:
         return FilterReason.POOL_TOO_SMALL
+    if demand.deadline_ms is not None and first_tokens_ms(candidates).item(slot) > demand.deadline_ms:
+        return FilterReason.TOO_LATE
     return FilterReason.PASSED_OVER

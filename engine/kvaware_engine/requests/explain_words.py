@@ -39,6 +39,8 @@ class FilterReason(StrEnum):
     """It is in the pool of other tenants."""
     POOL_TOO_SMALL = "PoolTooSmall"
     """The prompt is longer than its whole KV pool."""
+    TOO_LATE = "TooLate"
+    """Its first token would come after the deadline."""
     PASSED_OVER = "PassedOver"
     """It refused this request, or another one a moment ago."""
 

@@ -6,7 +6,7 @@ is a candidate for one time-out, with a low confidence: pods alone must neither 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from heapq import heappop, heappush
@@ -28,11 +28,12 @@ from kvaware_engine.requests.hardware_classes import HardwareClasses
 from kvaware_engine.requests.links import NodeLinks
 from kvaware_engine.requests.priority_queues import PriorityQueues
 from kvaware_engine.requests.reach import Reach
-from kvaware_engine.requests.roles import Roles
+from kvaware_engine.requests.roles import DECODE, Roles
 from kvaware_engine.requests.settings import RequestSettings
 from kvaware_engine.requests.standing import Standing
 from kvaware_engine.requests.trust import Trust
 from kvaware_engine.requests.words import FloatArray
+from kvaware_engine.requests.workspace import Workspace
 from kvaware_engine.settings import WorkerSettings
 from kvaware_engine.workers import Workers
 
@@ -44,9 +45,9 @@ _REFUSAL_SHARE: Final = 0.1
 """Weight of one assignment in the chance that the next is refused."""
 _REFUSAL_MIN: Final = 0.01
 """A smaller chance is none."""
-_WAIT_UNTOLD_RATIO: Final = 0.1
-"""Where a server does not tell how long a request waited, its TTFT says something of the prefill only when the wait
-that was expected is a smaller share of it than this."""
+_UNTOLD_RATIO: Final = 0.1
+"""A TTFT says something of the prefill only when what else was expected in it, and nobody tells, is a smaller share of
+it than this: blocks that are brought, and the wait where the server does not tell it."""
 _MAY_BE_UNKNOWN: Final = (
     Figure.KV_TOTAL_TOKENS,
     Figure.KV_FREE_TOKENS,
@@ -150,6 +151,7 @@ class WorkerFleet:
         self._congestion = Congestion(settings.costs)
         self._queues = PriorityQueues()
         self._chosen = 0
+        self._work = Workspace(0)
         self._grow(_SLOTS)
 
     def close(self) -> None:
@@ -277,6 +279,9 @@ class WorkerFleet:
             hardware.slots.add(slot)
             column.hardware = hardware
         before = self._seen.get(slot)
+        if self._risk_ms[slot] and before is not None and times.any_at_s > before.times.any_at_s:
+            # It lives. Without this end, one that nobody chooses for its risk would never be served by again.
+            self._risk(slot, refused=False)
         self._count_block_sizes(None if before is None else before.view, view)
         seen = self._seen[slot] = _Seen(
             view, times, place, node, reserved_for, cached_tokens, before is not None and before.events_followed
@@ -368,7 +373,7 @@ class WorkerFleet:
         self._kv_free[slot] = column.kv_free_tokens
         self._chosen = chosen = self._chosen + 1
         self._last_chosen[slot] = chosen
-        if chosen & 7 == 0:  # a mean of every eighth is as good: 0.3 µs
+        if chosen & 7 == 0 and prefill_ms > 0:  # a mean of every eighth is as good: 0.3 µs
             self._mean.add(reservation.input_tokens, reservation.uncached_tokens)
         if reservation.transfer_bytes and column.node is not None and not reservation.prefilled:
             self._transfers[reservation] = column.node
@@ -472,22 +477,28 @@ class WorkerFleet:
             self._standing.refused(slot, now_s + self._settings.costs.refusal_mark_s)
             self._risk(slot, refused=True)
 
-    def lower_confidence(self, worker: str, ratio: float) -> None:
-        """Its events had a gap, or its own counters disagree with the index: believe the match by no more than this."""
-        self._trusted(worker, lambda trust: trust.lower(ratio))
-
     def restore_confidence(self, worker: str) -> None:
-        """Its index was built anew."""
-        self._trusted(worker, Trust.start_over)
+        """Its index begins anew after a gap in its events: what is known from now on is not to blame."""
+        slot = self.slot_of.get(worker)
+        if slot is not None:
+            self._trust[slot].start_over()
+            self._standing.trusted(slot, self._trust[slot].ratio)
 
-    def verify_hits(self, worker: str, *, predicted_tokens: float, cached_tokens: float) -> float | None:
+    def verify_hits(self, worker: str, *, predicted_tokens: float, cached_tokens: float) -> bool:
         """A request found so many cached tokens where so many were matched, before any confidence was applied.
 
-        Returns: Found as a share of predicted, a running mean; None: no such worker.
+        Returns: Whether its index is to be built anew, see ``Trust.verify``; False as well where there is no such
+            worker.
         """
-        self._trusted(worker, lambda trust: trust.verify(predicted_tokens, cached_tokens))
         slot = self.slot_of.get(worker)
-        return None if slot is None else self._trust[slot].hit_ratio
+        if slot is None:
+            return False
+        trust = self._trust[slot]
+        before = trust.ratio
+        rebuild = trust.verify(predicted_tokens, cached_tokens)
+        if trust.ratio != before:
+            self._standing.trusted(slot, trust.ratio)
+        return rebuild
 
     def learn_prefill(
         self,
@@ -496,6 +507,7 @@ class WorkerFleet:
         ttft_ms: float,
         queue_wait_ms: float | None,
         expected_wait_ms: float,
+        brought_ms: float = 0.0,
         uncached_tokens: int | None,
         cached_tokens: int = 0,
     ) -> None:
@@ -507,18 +519,18 @@ class WorkerFleet:
             queue_wait_ms: Of that before its prefill began, as the server told; None: untold, then it counts only where
                 little was expected.
             expected_wait_ms: What was expected of that.
+            brought_ms: What was expected of blocks that were brought there, from elsewhere or from lower tiers.
             uncached_tokens: That the server computed; None: unknown, then it does not count.
             cached_tokens: Before them.
         """
         column = self._column(worker)
         if column is None or uncached_tokens is None:
             return
-        if queue_wait_ms is None:
-            if expected_wait_ms > _WAIT_UNTOLD_RATIO * ttft_ms:
-                return
-            queue_wait_ms = expected_wait_ms
+        untold_ms = brought_ms if queue_wait_ms is not None else brought_ms + expected_wait_ms
+        if untold_ms > _UNTOLD_RATIO * ttft_ms:
+            return
         if column.hardware.calibration.observe_prefill(
-            ttft_ms - queue_wait_ms, uncached_tokens=uncached_tokens, cached_tokens=cached_tokens
+            ttft_ms - (queue_wait_ms or 0.0) - untold_ms, uncached_tokens=uncached_tokens, cached_tokens=cached_tokens
         ):
             self._hardware.correct(column.hardware, self.figures)
 
@@ -601,7 +613,7 @@ class WorkerFleet:
         """Whether it may be chosen."""
         view, times = seen.view, seen.times
         fit = view.ready and not view.draining and not view.asleep
-        self._standing.shown(slot, fit=fit, prefills=seen.place.role != "decode")
+        self._standing.shown(slot, fit=fit, prefills=seen.place.role != DECODE)
         if times.any_at_s > -inf:
             self._standing.heard(slot, times.any_at_s)
             refused_at_s = self._refused_at_s.get(slot)
@@ -619,6 +631,7 @@ class WorkerFleet:
             block_tokens=self._block_tokens,
             mean=self._mean,
             mean_output_tokens=self._settings.ledger.expected_output_tokens,
+            prefills=place.role != DECODE,
         )
         if column.node != place.node:
             self._leave_node(slot, column.node)
@@ -677,6 +690,13 @@ class WorkerFleet:
                     del sizes[size]
         self.block_tokens = max(sizes, key=lambda size: (sizes[size], size), default=self._block_tokens)
 
+    @property
+    def work(self) -> Workspace:
+        """Where the costs of one decision are added up."""
+        if self._work.slots != self.figures.shape[1]:
+            self._work = Workspace(self.figures.shape[1])
+        return self._work
+
     def _set_facts(self, slot: int, facts: WorkerFacts | None) -> None:
         self.facts = (*self.facts[:slot], facts, *self.facts[slot + 1 :])
         self._reach = self._roles = None
@@ -694,14 +714,6 @@ class WorkerFleet:
         chance = self._risk_ms[slot] / refused_ms if refused_ms else 0.0
         chance += _REFUSAL_SHARE * (refused - chance)
         self._risk_ms[slot] = refused_ms * chance if chance >= _REFUSAL_MIN else 0.0
-
-    def _trusted(self, worker: str, change: Callable[[Trust], None]) -> None:
-        slot = self.slot_of.get(worker)
-        if slot is not None:
-            before = self._trust[slot].ratio
-            change(self._trust[slot])
-            if self._trust[slot].ratio != before:
-                self._standing.trusted(slot, self._trust[slot].ratio)
 
     # -- links -------------------------------------------------------------------------------------------------------
 

@@ -71,6 +71,10 @@ class Reservation:
     """The blocks that are assumed to be with its worker since then; what they are the placer knows."""
     refused_by: frozenset[str] = frozenset()
     """Workers that refused it."""
+    decided: Placement | None = None
+    """The placement as it was decided, which is explained; None: ``placement``, it has not moved."""
+    copies: int = 0
+    """Under way for it, and counted for its tenant."""
     # marks
     expires_at_s: float = 0.0
     prefilled: bool = False

@@ -20,6 +20,7 @@ from kvaware_engine.profiles import HardwareProfile
 from kvaware_engine.requests.candidates import Candidates
 from kvaware_engine.requests.decide import decide, reserve, too_late
 from kvaware_engine.requests.explain import RequestExplanation, explain
+from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.fleet import FleetChange
 from kvaware_engine.requests.ledger import Ending, RequestLedger, Reservation, same_demand
 from kvaware_engine.requests.lengths import OutputLengths
@@ -33,11 +34,13 @@ from kvaware_engine.requests.words import (
     BlockGroup,
     EventType,
     EventVerdict,
+    Mode,
     Phase,
     Placement,
     PlacementEvent,
     PlacementReason,
     PlacementRefusal,
+    Precision,
     RequestDemand,
 )
 from kvaware_engine.requests.worker_places import WorkerPlaces
@@ -49,7 +52,6 @@ _NOBODY: Final[frozenset[str]] = frozenset()
 _MS_PER_S: Final = 1000.0
 _ANSWER_TOKENS_MIN: Final = 8
 """Shorter answers tell more of the jitter of events than of decoding."""
-_COPIES: Final = frozenset({Action.MIGRATE, Action.WARM_UP})
 
 Outcome = Placement | PlacementRefusal
 
@@ -111,6 +113,9 @@ class Placer:
             )
             self._places.look_again(model=key)
         else:
+            if model.revision != state.observation.revision:
+                for reservation in [each for each in self.ledger if each.model == key]:
+                    state.unassume(reservation, keep=False)  # in an index that is about to go
             state.observe(model)
 
     def observe_node(self, name: str, node: NodeObservation | None) -> None:
@@ -180,11 +185,16 @@ class Placer:
         return None if reservation is None else reservation.placement
 
     def explain(self, placement_id: str) -> RequestExplanation | None:
-        """Why a request went where it went; None: unknown, or decided too long ago."""
+        """Why a request went where it went; None: unknown, or decided too long ago.
+
+        The one method that may run in a thread, beside the others: it takes some 30 ms, and reads what never changes.
+        """
         reservation = self.ledger.find(placement_id)
-        if reservation is None or reservation.snapshot is None:
+        if reservation is None:
             return None
-        return explain(reservation.placement, reservation.snapshot)
+        # Each once, and in this order: the request may move, and its snapshot be forgotten, at any moment.
+        placement, snapshot = reservation.placement, reservation.snapshot
+        return None if snapshot is None else explain(reservation.decided or placement, snapshot)
 
     def block_groups(self, model: ObjectKey, most: int) -> list[BlockGroup]:
         """A model's block groups that most prompts ran through, at most so many."""
@@ -216,7 +226,7 @@ class Placer:
             return PlacementRefusal(demand=demand, reason=PlacementReason.MODEL_NOT_FOUND, message=message)
         earlier = self.ledger.in_flight(demand.tenant, demand.request_id)
         if earlier is not None:
-            return _again(earlier, demand)
+            return self._again(earlier, demand, now_s)
         too_long = state.too_long(demand)
         if too_long is not None:
             return too_long
@@ -232,7 +242,11 @@ class Placer:
                 retry_after_s=limit.retry_after_s,
                 details=limit.details,
             )
-        reservation = self._decide(state, demand, expected, now_s)
+        try:
+            reservation = self._decide(state, demand, expected, now_s)
+        except BaseException:
+            self.limits.undo(demand.tenant, tokens=tokens)  # a mistake of ours must not shut its tenant out for good
+            raise
         if isinstance(reservation, PlacementRefusal):
             self.limits.undo(demand.tenant, tokens=tokens)
             return reservation
@@ -291,27 +305,42 @@ class Placer:
             return
         reservation.first_token_at_s = now_s
         placement = reservation.placement
-        option = placement.prefill or placement.option
+        prefill = placement.prefill
+        option = prefill or placement.option
         fleet = state.fleet
         fleet.prefilled(reservation, now_s)
         part = self.ledger.handed_over(reservation)
         if part is not None:
             fleet.discharge(part, now_s)
+        if reservation.copies:
+            self._copies_end(reservation)
         cached = event.cached_tokens
-        if cached is not None and option.action is Action.LOCAL and placement.confidence_ratio > 0:
-            # The option's tokens are those expected; what the index said is told by undoing the confidence.
-            predicted = option.matched_tokens / placement.confidence_ratio
-            fleet.verify_hits(option.worker, predicted_tokens=predicted, cached_tokens=cached)
+        if cached is not None:
+            cached = min(cached, reservation.input_tokens)
+            confidence = placement.confidence_ratio if prefill is None else placement.prefill_confidence_ratio
+            if option.action is Action.LOCAL and confidence > 0:
+                # The option's tokens are those expected; what the index said is told by undoing the confidence.
+                self._verify(state, option.worker, predicted_tokens=option.matched_tokens / confidence, cached=cached)
         if event.ttft_ms is not None and reservation.demand.phase is not Phase.DECODE:
-            cached = min(cached or 0, reservation.input_tokens) if cached is not None else None
+            terms = option.terms
+            brought_ms = terms.network + terms.migration + terms.cache_access - option.prefill_ms
+            if prefill is not None:
+                brought_ms += placement.option.terms.network
             fleet.learn_prefill(
                 option.worker,
                 ttft_ms=event.ttft_ms,
                 queue_wait_ms=event.queue_wait_ms,
                 expected_wait_ms=option.wait_ms,
+                brought_ms=brought_ms,
                 uncached_tokens=None if cached is None else reservation.input_tokens - cached,
                 cached_tokens=cached or 0,
             )
+
+    def _verify(self, state: ModelState, worker: str, *, predicted_tokens: float, cached: int) -> None:
+        """Compare what a request found with what the index said; one that is wrong too often is built anew."""
+        fleet = state.fleet
+        if fleet.verify_hits(worker, predicted_tokens=predicted_tokens, cached_tokens=cached):
+            state.forget_blocks(fleet.slot_of[worker])
 
     def _finished(self, state: ModelState, reservation: Reservation, event: PlacementEvent, now_s: float) -> None:
         first_token_at_s = reservation.first_token_at_s
@@ -359,6 +388,9 @@ class Placer:
             self.ledger.release(reservation, now_s)
             self.limits.undo(demand.tenant, tokens=reservation.charged_tokens)
             return EventVerdict.TAKEN, following
+        # Its id is the next attempt's, and so is the demand: with its end the hashes must not go. Nobody can ask for
+        # what it saw any more.
+        reservation.demand, reservation.snapshot = replace(demand, block_hashes=()), None
         self.ledger.release(reservation, now_s)
         self.ledger.reserve(following)
         return EventVerdict.TAKEN, following.placement
@@ -372,18 +404,41 @@ class Placer:
         demand = reservation.demand
         self._let_go(state, reservation, now_s, keep=False)
         candidates, match = self._seen(state, demand, _NOBODY, now_s, reservation.placement.expected_output_tokens)
-        option = state.policy.best_option(candidates, slot)
+        # What had to be commanded was so for another worker: here it does what it does by itself.
+        option = next(each for each in state.policy.options(candidates, slot) if each.mode is Mode.EXPECTED)
         self.ledger.move(reservation, slot=slot, worker=worker, incarnation=facts.incarnation)
         reservation.prefill_ms = option.prefill_ms
         reservation.uncached_tokens = reservation.input_tokens - option.matched_tokens
         reservation.transfer_bytes = option.transfer_bytes
         placement = reservation.placement
+        reservation.decided = reservation.decided or placement
         reservation.placement = replace(
-            placement, option=option, address=facts.address, prefill=None, prefill_address=None
+            placement,
+            option=option,
+            address=facts.address,
+            precision=demand.precision if facts.publishes_events else Precision.APPROXIMATE,
+            confidence_ratio=candidates.figures.item(Figure.CONFIDENCE_RATIO, slot),
+            queue_length=int(candidates.figures.item(Figure.REQUESTS, slot)),
+            prefill=None,
+            prefill_address=None,
         )
         state.fleet.charge(reservation, now_s)
+        self._charge_transfers(reservation, now_s)
         state.assume(reservation, match)
         return True
+
+    def _again(self, earlier: Reservation, demand: RequestDemand, now_s: float) -> Outcome:
+        """The answer to a request_id that is in flight: who asks again still wants it, so its time starts again."""
+        if same_demand(earlier.demand, demand):
+            self.ledger.renew(earlier, now_s)
+            return earlier.placement
+        return PlacementRefusal(
+            demand=demand,
+            reason=PlacementReason.DUPLICATE_REQUEST,
+            message=f"request_id: expected one that is not in flight, or the same demand again; {demand.request_id!r} "
+            f"stands for another demand, placement {earlier.placement_id}",
+            details={"placement_id": earlier.placement_id},
+        )
 
     # -- deciding ----------------------------------------------------------------------------------------------------
 
@@ -431,18 +486,26 @@ class Placer:
         fleet.charge(reservation, now_s)
         if reservation.prefill is not None:
             fleet.charge(reservation.prefill, now_s)
-        option = decision.option
-        if option.transfer_bytes:
-            if option.action in _COPIES:
-                self.limits.charge_migration(demand.tenant, option.transfer_bytes, now_s)
-            else:
-                self.limits.charge_remote_read(demand.tenant, option.transfer_bytes, now_s)
+        if decision.option.transfer_bytes or decision.prefill is not None:
+            self._charge_transfers(reservation, now_s)
         state.assume(reservation, match)
         explained = self._explained
         explained.append(reservation)
         if len(explained) > self.settings.ledger.kept_explained:
             explained.popleft().forget_snapshot()
         return reservation
+
+    def _charge_transfers(self, reservation: Reservation, now_s: float) -> None:
+        """What is brought from elsewhere, for either part, counts for its tenant; copies until the first token."""
+        placement, tenant = reservation.placement, reservation.tenant
+        for option in (placement.option, placement.prefill):
+            if option is None or not option.transfer_bytes:
+                continue
+            if option.action is Action.MIGRATE:
+                self.limits.charge_migration(tenant, option.transfer_bytes, now_s)
+                reservation.copies += 1
+            else:
+                self.limits.charge_remote_read(tenant, option.transfer_bytes, now_s)
 
     # -- endings -----------------------------------------------------------------------------------------------------
 
@@ -453,9 +516,14 @@ class Placer:
         if reservation.prefill is not None:
             fleet.discharge(reservation.prefill, now_s)
         state.unassume(reservation, keep=keep)
-        option = reservation.placement.option
-        if option.action in _COPIES and option.transfer_bytes:
+        if reservation.copies:
+            self._copies_end(reservation)
+
+    def _copies_end(self, reservation: Reservation) -> None:
+        """Its copies are made, or will not be."""
+        for _ in range(reservation.copies):
             self.limits.end_migration(reservation.tenant)
+        reservation.copies = 0
 
     def _end(
         self, reservation: Reservation, now_s: float, how: Callable[[Reservation, float], bool], *, keep: bool
@@ -527,19 +595,6 @@ class Placer:
         state = None if model is None else self._models.get(model)
         slot = None if state is None else state.fleet.slot_of.get(worker)
         return None if state is None or slot is None else (state, slot)
-
-
-def _again(earlier: Reservation, demand: RequestDemand) -> Outcome:
-    """The answer to a request_id that is in flight."""
-    if same_demand(earlier.demand, demand):
-        return earlier.placement
-    return PlacementRefusal(
-        demand=demand,
-        reason=PlacementReason.DUPLICATE_REQUEST,
-        message=f"request_id: expected one that is not in flight, or the same demand again; {demand.request_id!r} "
-        f"stands for another demand, placement {earlier.placement_id}",
-        details={"placement_id": earlier.placement_id},
-    )
 
 
 def _first(at_s: float | None) -> EventVerdict:

@@ -213,6 +213,8 @@ class Placement:
     prefill: Option | None = None
     """Where the prompt is computed, when the roles are split; then ``option`` is where it is decoded."""
     prefill_address: str | None = None
+    prefill_confidence_ratio: float = 0.0
+    """How far that worker's state is believed."""
 
 
 @dataclass(slots=True, kw_only=True)

@@ -45,6 +45,7 @@ def test_columns_are_priced_by_the_corrected_profile():
         pytest.param({"uncached_tokens": None}, id="the cached part is unknown"),
         pytest.param({"queue_wait_ms": None, "expected_wait_ms": 500}, id="the wait is unknown, and some was expected"),
         pytest.param({"queue_wait_ms": 2000}, id="waited longer than it took"),
+        pytest.param({"brought_ms": 500}, id="half of it was for blocks from elsewhere, as expected"),
         pytest.param({"ttft_ms": float("nan")}, id="not a number"),
         pytest.param({"uncached_tokens": 10}, id="tells of the network"),
         pytest.param({"worker": "ml:nobody:0"}, id="nobody's"),
@@ -66,6 +67,16 @@ def test_what_says_nothing_of_the_prefill_corrects_nothing(told: dict[str, objec
     assert fleet.fleet.classes[0] == before
     fleet.fleet.learn_prefill(**(usual | {"queue_wait_ms": None, "expected_wait_ms": 50}))
     assert fleet.fleet.classes[0].prefill_ms(1000) == pytest.approx(950, rel=0.01)
+
+
+def test_the_time_that_blocks_took_to_come_is_not_taken_for_prefill():
+    """Else a fleet that reads from its neighbours would seem slower the more it does so."""
+    fleet = FleetAtWork(WORKER)
+    for _ in range(50):
+        fleet.fleet.learn_prefill(
+            WORKER, ttft_ms=1040, queue_wait_ms=0, expected_wait_ms=0, brought_ms=40, uncached_tokens=1000
+        )
+    assert fleet.fleet.classes[0].prefill_ms(1000) == pytest.approx(1000, rel=0.01)
 
 
 def test_transfers_are_counted_on_the_link_of_the_node_until_the_first_token():

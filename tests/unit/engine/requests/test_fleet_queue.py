@@ -112,6 +112,15 @@ def test_a_prefill_part_does_not_decode_and_a_decode_part_keeps_no_prefill():
     assert (free_at_s(fleet), free_at_s(fleet, OTHER) <= 0) == (0.5, True)
 
 
+def test_what_waits_at_a_worker_that_only_decodes_is_no_prefill():
+    """It waits for its KV, or for room in the pool: three requests of 1,024 tokens would be 1.5 s."""
+    fleet = FleetAtWork()
+    fleet.expect(role="decode")
+    fleet.hears(at_s=0, waiting=3, running=2)
+    assert fleet.figure(Figure.FREE_AT_S) == 0
+    assert fleet.figure(Figure.REQUESTS) == 5
+
+
 def test_a_higher_priority_does_not_wait_for_a_lower_one():
     """Where all have one priority nothing is computed at all."""
     fleet = FleetAtWork(WORKER, OTHER)
