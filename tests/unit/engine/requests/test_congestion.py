@@ -15,7 +15,9 @@ def test_the_price_grows_with_the_utilisation_and_has_a_bound():
     for _ in range(10):
         congestion.reserved(1000, 0.1)
     assert congestion.utilisation(2, 0.1) == pytest.approx(0.5)
-    assert [congestion.price(workers, 0.1) for workers in (0, 1, 2, 4)] == pytest.approx([19, 19, 2 * 0.5 ** (6**0.5 - 1), 4 / 3 * 0.25 ** (10**0.5 - 1)])
+    assert [congestion.price(workers, 0.1) for workers in (0, 1, 2, 4)] == pytest.approx(
+        [19, 19, 2 * 0.5 ** (6**0.5 - 1), 4 / 3 * 0.25 ** (10**0.5 - 1)]
+    )
 
 
 def test_what_is_older_than_the_window_does_not_count():
