@@ -115,10 +115,10 @@ class LiveSocket:
         self._socket.subscribe(b"")
         self._plain: zmq.Socket[bytes] = zmq.Socket.shadow(self._socket.underlying)
         self._descriptor = self._plain.FD
-        asyncio.get_running_loop().add_reader(self._descriptor, self._signalled)
         self._monitor = self._socket.get_monitor_socket(
             CONNECTED | DISCONNECTED, addr=f"inproc://kv-events-{next(_monitors)}"
         )
+        asyncio.get_running_loop().add_reader(self._descriptor, self._signalled)
         self._socket.connect(endpoint)  # watched from the beginning
         self._backoff = Backoff(ANEW_FIRST_S, ANEW_MAX_S, rng)
         self._anew: asyncio.TimerHandle | None = None

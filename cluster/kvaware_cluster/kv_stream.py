@@ -153,17 +153,17 @@ class KvStream:
         live, behind = self._live, self._behind
         if live is None or behind is None or behind.done():
             return room
-        part = Slice(room - 1)
+        part = Slice(room)
         try:
             more, batch = self._live_slice(live.take, part)
         except Exception as error:  # noqa: BLE001  # ``run`` raises it: it ends this stream, and no other
             behind.set_exception(error)
-            return part.room
+            return part.room - 1
         if batch is not None:
             behind.set_result(batch)
         elif more:
             self._readable()
-        return part.room
+        return part.room - 1  # coming by takes some time too
 
     def _live_slice(self, take: Callable[[], list[bytes] | None], part: Slice) -> tuple[bool, KvBatch | None]:
         """Apply what is there, as far as the slice goes.

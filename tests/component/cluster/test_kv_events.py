@@ -440,6 +440,13 @@ async def test_many_events_come_in_slices_and_others_run_in_between(clock, how):
         assert max(after - before for before, after in pairwise(turns)) <= 32
 
 
+async def test_the_smallest_slice_gets_on_too(clock):
+    async with one(clock, slice_blocks=1) as (seen, server):
+        await server.publish(stored(range(200)), *(removed(block) for block in range(10)))
+        await server.publish(stored([500]), stored([501]))
+        await seen.until_held(*range(10, 200), 500, 501)
+
+
 async def test_a_fault_in_one_stream_ends_no_other(clock, logs):
     async with publishing(2) as servers, following(clock) as seen:
         seen.broken.add("ml:p-0:0")
