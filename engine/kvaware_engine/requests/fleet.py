@@ -338,6 +338,11 @@ class WorkerFleet:
         """Bring confidence, time-outs and marks to now. Before figures are read; 0.2 µs where nothing is due."""
         self._standing.refresh(self.figures, now_s)
 
+    @property
+    def without_marks(self) -> FloatArray | None:
+        """BARRED as it were if nobody had refused anything lately, at the last ``refresh``; None: the same."""
+        return self._standing.without_marks
+
     # -- what is reserved --------------------------------------------------------------------------------------------
 
     def charge(self, reservation: Charged, now_s: float) -> None:

@@ -19,6 +19,7 @@ from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.fleet import WorkerFleet
 from kvaware_engine.requests.ledger import Reservation
 from kvaware_engine.requests.links import NodeLinks
+from kvaware_engine.requests.roles import DECODE, PREFILL
 from kvaware_engine.requests.settings import RequestSettings
 from kvaware_engine.requests.words import (
     BlockGroup,
@@ -136,9 +137,28 @@ class ModelState:
         return candidates, match
 
     def _barred(self, demand: RequestDemand, refused: Collection[str]) -> FloatArray:
-        """Zero for whom the demand can go to, infinity for the others: the live column where it bars nobody more."""
+        """Zero for whom the demand can go to, infinity for the others: the live column where it bars nobody more.
+
+        Who refused another request is passed over only while somebody else can take this one. Otherwise one request
+        that nobody takes would close a small model to all others.
+        """
         fleet = self.fleet
-        barred = cast("FloatArray", fleet.figures[_BARRED])
+        barred = self._barred_of(demand, refused, cast("FloatArray", fleet.figures[_BARRED]))
+        without_marks = fleet.without_marks
+        if without_marks is None or self._takes(demand, barred):
+            return barred
+        return self._barred_of(demand, refused, without_marks)
+
+    def _takes(self, demand: RequestDemand, barred: FloatArray) -> bool:
+        """Whether anybody is left for the demand; where roles are split, for each part."""
+        roles = self.fleet.roles
+        if not roles.splits or demand.phase is not None:
+            return bool((barred < _INFINITE).any())
+        return all((barred + roles.barred(role) < _INFINITE).any() for role in (PREFILL, DECODE))
+
+    def _barred_of(self, demand: RequestDemand, refused: Collection[str], barred: FloatArray) -> FloatArray:
+        """``barred``, or a copy of it that bars those too whom this demand cannot go to."""
+        fleet = self.fleet
         named = demand.candidates
         if not (
             named is not None
@@ -266,16 +286,18 @@ class ModelState:
     def nobody(self, candidates: Candidates, refused_by: Collection[str]) -> PlacementRefusal:
         """Why there is no candidate: the prompt fits into no pool, or nobody can be chosen now."""
         demand, figures = candidates.demand, self.fleet.figures
-        pools = figures[_KV_TOTAL][figures[_BARRED] == 0]
+        slots = list(self.fleet.slot_of.values())
+        # Of all workers: one with a larger pool that drains or was not heard for a while may come back.
+        pools = figures[_KV_TOTAL, slots]
         if len(pools) and (pools < demand.input_tokens).all():
             return _prompt_too_long(demand, int(pools.max()), "the largest KV pool of the model's workers")
-        known = len(self.fleet.slot_of)
+        known, serving = len(slots), int(np.count_nonzero(figures[_BARRED, slots] == 0))
         if refused_by:
             why = f"expected one that did not refuse it; of {known}, {len(refused_by)} did"
-        elif len(pools):
-            why = f"expected one that the request and its tenant may use, of {len(pools)} that serve none is"
+        elif serving:
+            why = f"expected one that the request and its tenant may use, of {serving} that serve none is"
         else:
-            why = f"expected one that is Ready, reports and has not just refused others; of {known} none is"
+            why = f"expected one that is Ready, reports and does not drain; of {known} none is"
         message = f"no worker of {demand.model.namespace}/{demand.model.name} can take the request now: {why}"
         return PlacementRefusal(demand=demand, reason=PlacementReason.NO_WORKER, message=message, retryable=True)
 

@@ -23,6 +23,8 @@ class Standing:
     def __init__(self, reports: WorkerSettings) -> None:
         self.serving = 0
         """Workers that may be chosen and that prefill, at the last ``refresh``."""
+        self.without_marks: FloatArray | None = None
+        """BARRED as it were if nobody had refused, at the last ``refresh``; None: it is the same."""
         self._interval_s = reports.report_interval_s
         self._timeout_s = reports.report_timeout_s
         self._due_s = -inf
@@ -86,8 +88,10 @@ class Standing:
         """Bring BARRED and CONFIDENCE_RATIO to now. Free (0.1 µs) while nothing is due; else 20 µs at 64 slots."""
         if now_s < self._due_s:
             return
-        barred = ~self._fit | (self._deadline_s < now_s) | (self._refused_until_s > now_s)
+        unable, marked = ~self._fit | (self._deadline_s < now_s), self._refused_until_s > now_s
+        barred = unable | marked
         figures[Figure.BARRED] = np.where(barred, inf, 0.0)
+        self.without_marks = np.where(unable, inf, 0.0) if marked.any() else None
         self.serving = int(np.count_nonzero(self._prefills & ~barred))
         # 1 up to one interval, then falling evenly to 0 at the time-out, as Workers has it.
         age_s = now_s - self._heard_at_s
@@ -96,7 +100,7 @@ class Standing:
             np.where(np.isnan(age_s), _UNHEARD_CONFIDENCE_RATIO, believed) * self._trusted
         )
         deadlines = self._deadline_s[self._fit & (self._deadline_s >= now_s)]
-        marks = self._refused_until_s[self._refused_until_s > now_s]
+        marks = self._refused_until_s[marked]
         self._due_s = min(
             now_s + self._interval_s / _STEPS_PER_INTERVAL,
             deadlines.min(initial=inf),

@@ -197,6 +197,24 @@ def test_a_worker_that_refused_is_passed_over_until_it_is_well():
     assert world.placed("r3").option.worker == placement.option.worker
 
 
+@pytest.mark.parametrize("roles", [("both", "both"), ("prefill", "decode")])
+def test_a_request_that_every_worker_refuses_does_not_close_the_model_to_others(roles: tuple[str, str]):
+    """Of those that are marked alike the others take one; asked again, each says for itself."""
+    world = PlacerAtWork(2)
+    for name, role in zip(world.names, roles, strict=True):
+        world.expect(name, role=role)
+    poison = world.placed("poison")
+    for name in world.names:
+        world.tells(poison, EventType.REFUSED, worker=name)
+    refusal = world.place("poison", candidates=frozenset({"ml:nobody:0"}))
+    assert isinstance(refusal, PlacementRefusal)
+    assert refusal.reason is PlacementReason.NO_WORKER
+    other = world.placed("other")
+    explained = world.placer.explain(other.placement_id)
+    assert explained is not None
+    assert explained.chosen == other.option.worker
+
+
 def test_started_elsewhere_moves_the_reservation():
     world = PlacerAtWork(3)
     placement = world.placed(block_hashes=own(1, 60))
@@ -220,6 +238,16 @@ def test_a_prompt_longer_than_the_context_or_than_any_pool_is_a_mistake_of_the_c
         assert refusal.reason is PlacementReason.PROMPT_TOO_LONG
         assert refusal.details == {"input_tokens": tokens, "input_tokens_max": most}
         assert not refusal.retryable
+
+
+def test_a_prompt_that_only_a_worker_that_drains_has_room_for_may_come_again():
+    """A client that is told 400 gives up."""
+    world = PlacerAtWork(2, pool_blocks=100)
+    world.now_s += 1
+    world.hears(world.names[0], kv_blocks_total=1000, kv_blocks_free=1000, draining=True)
+    refusal = world.place(input_tokens=2000)
+    assert isinstance(refusal, PlacementRefusal)
+    assert (refusal.reason, refusal.retryable) == (PlacementReason.NO_WORKER, True)
 
 
 def test_a_huge_prompt_does_not_go_to_a_nearly_full_worker():
