@@ -108,13 +108,16 @@ class Places:
                 yield value
 
     def _split(self) -> None:
-        """Share the entries of the next bucket in turn with a new one: 10 us."""
-        old, new = self._count - self._level, self._count
-        entries = np.frombuffer(self._buckets[old], np.dtype("<u8")).reshape(-1, 2)
-        keys = entries[:, 0]
-        goes = ((keys ^ keys >> np.uint64(32)) & np.uint64(self._mask)) == new
-        self._buckets[old] = bytearray(entries[~goes].tobytes())
-        self._buckets[new] = bytearray(entries[goes].tobytes())
+        """Share the entries of the next bucket in turn with a new one."""
+        old, new, mask = self._count - self._level, self._count, self._mask
+        bucket, stays, goes = self._buckets[old], bytearray(), bytearray()
+        for at, (key, _) in enumerate(ENTRY.iter_unpack(bucket)):
+            entry = bucket[at * ENTRY_BYTES : (at + 1) * ENTRY_BYTES]
+            if (key ^ key >> 32) & mask == new:
+                goes += entry
+            else:
+                stays += entry
+        self._buckets[old], self._buckets[new] = stays, goes
         self._count += 1
         if self._count == 2 * self._level:
             self._level *= 2
