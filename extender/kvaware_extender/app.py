@@ -37,6 +37,7 @@ from kvaware_extender.routes.service import service_routes
 from kvaware_extender.routes.table import Route, add_routes
 from kvaware_extender.routes.v1 import v1_routes
 from kvaware_extender.routes.workers import worker_routes
+from kvaware_extender.server_log import server_log
 from kvaware_extender.settings import ExtenderSettings
 from kvaware_extender.tasks import Tasks
 from kvaware_extender.token_file import TokenFile
@@ -368,7 +369,10 @@ async def _watch(garbage: Garbage) -> None:
 async def _listen(extender: Extender, runners: list[web.AppRunner], listener: str, host: str, port: int) -> int:
     """Open one listener. Returns: its port."""
     runner = web.AppRunner(
-        extender.app(listener), access_log=None, shutdown_timeout=extender.settings.bind_timeout_s + SHUTDOWN_MARGIN_S
+        extender.app(listener),
+        access_log=None,
+        logger=server_log(),
+        shutdown_timeout=extender.settings.bind_timeout_s + SHUTDOWN_MARGIN_S,
     )
     runners.append(runner)
     await runner.setup()
