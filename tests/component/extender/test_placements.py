@@ -2,6 +2,8 @@
 
 import asyncio
 import gzip
+import threading
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 
@@ -321,6 +323,31 @@ async def test_a_trace_is_kept(placer):
         await caller.call("POST", "/v1/placements", demand(), headers=traced)
         await caller.call("POST", "/v1/placements", demand("r1"), headers={"traceparent": "nonsense"})
     assert placer.traces == ["a" * 32, None]
+
+
+async def test_explaining_holds_up_nobody_and_is_done_one_at_a_time(placer, monkeypatch):
+    """It takes some 30 ms: in the loop kube-scheduler would wait, many threads would keep the interpreter."""
+    loop_thread, threads, together = threading.get_ident(), [], []
+    explain = placer.explain
+
+    def watched(placement_id: str):
+        threads.append(threading.get_ident())
+        together.append(placement_id)
+        at_once = len(together)
+        time.sleep(0.01)  # in a thread; a second one would come in here
+        together.pop()
+        assert at_once == 1
+        return explain(placement_id)
+
+    monkeypatch.setattr(placer, "explain", watched)
+    async with gateway(placer) as caller:
+        await caller.place(demand())
+        answers = await asyncio.gather(
+            *(caller.call("GET", "/v1/placements/p0/explanation") for _ in range(4)), caller.place(demand())
+        )
+    assert [answer[0] for answer in answers] == [200] * 5
+    assert len(threads) == 4
+    assert loop_thread not in threads
 
 
 async def test_explanations_and_lists_are_charged_to_the_tenant(placer):
