@@ -179,7 +179,8 @@ def reserve(
         state.policy.name,
         Precision.PRECISE if precise else Precision.APPROXIMATE,
         int(expected),
-        int(np.count_nonzero(decision.costs < _INFINITE)),
+        # Where the demand bars nobody more than the fleet does, the column is the fleet's own: 1 µs less.
+        state.fleet.able if seen.barred.base is not None else int(np.count_nonzero(decision.costs < _INFINITE)),
         figures.item(_CONFIDENCE, slot),
         int(figures.item(_REQUESTS, slot)),
         None if bytes_per_token is None or isnan(free_tokens) else int(max(0.0, free_tokens) * bytes_per_token),

@@ -176,6 +176,11 @@ class WorkerFleet:
         return [None if facts is None else facts.worker for facts in self.facts]
 
     @property
+    def able(self) -> int:
+        """Workers that may be chosen, at the last ``refresh``."""
+        return self._standing.able
+
+    @property
     def serving(self) -> int:
         """Workers that may be chosen and that prefill, at the last ``refresh``."""
         return self._standing.serving

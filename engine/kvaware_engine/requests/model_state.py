@@ -206,8 +206,12 @@ class ModelState:
         hashes = reservation.demand.block_hashes
         if not hashes:
             return
-        parts = reservation.parts
-        reservation.assumed = [self._assumed(part.slot, reservation.demand, match) for part in parts]
+        if reservation.prefill is None:
+            reservation.assumed = (self._assumed(reservation.slot, reservation.demand, match),)
+        else:
+            reservation.assumed = tuple(
+                [self._assumed(part.slot, reservation.demand, match) for part in reservation.parts]
+            )
 
     def _assumed(self, slot: int, demand: RequestDemand, match: Match) -> Expectation | Sent:
         facts = self.fleet.facts[slot]

@@ -21,6 +21,8 @@ class Standing:
     """By slot. Changes are cheap; the two figures follow at the next ``refresh``."""
 
     def __init__(self, reports: WorkerSettings) -> None:
+        self.able = 0
+        """Workers that may be chosen, at the last ``refresh``."""
         self.serving = 0
         """Workers that may be chosen and that prefill, at the last ``refresh``."""
         self.without_marks: FloatArray | None = None
@@ -92,7 +94,9 @@ class Standing:
         barred = unable | marked
         figures[Figure.BARRED] = np.where(barred, inf, 0.0)
         self.without_marks = np.where(unable, inf, 0.0) if marked.any() else None
-        self.serving = int(np.count_nonzero(self._prefills & ~barred))
+        able = ~barred
+        self.able = int(np.count_nonzero(able))
+        self.serving = int(np.count_nonzero(self._prefills & able))
         # 1 up to one interval, then falling evenly to 0 at the time-out, as Workers has it.
         age_s = now_s - self._heard_at_s
         believed = np.clip((self._timeout_s - age_s) / max(self._timeout_s - self._interval_s, 1e-9), 0.0, 1.0)
