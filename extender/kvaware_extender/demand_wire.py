@@ -113,7 +113,8 @@ class Event(Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
 
     type: EventType
     worker: Name | None = None
-    """Where it is. Left out: where it was placed. ``started`` elsewhere moves the reservation there."""
+    """Where it is. Left out: where it was placed. ``started`` elsewhere moves the reservation there. A ``refused`` that
+    names it may come twice: without, the second is taken for the next worker's."""
     output_tokens: Count | None = None
     """So far."""
     cached_tokens: Count | None = None
