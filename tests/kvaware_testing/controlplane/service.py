@@ -106,6 +106,13 @@ class Service:
         request = json_request("PUT", f"{self.api_url}{path}", body)
         if token is not None:
             request.add_header("Authorization", f"Bearer {token}")
+        return self._answered(request)
+
+    def ask(self, path: str, body: object) -> Answer:
+        """POST JSON; a refusal is an answer."""
+        return self._answered(json_request("POST", f"{self.api_url}{path}", body))
+
+    def _answered(self, request: urllib.request.Request) -> Answer:
         try:
             with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as reply:  # noqa: S310  own URL
                 return Answer(reply.status, _parsed(reply.read()))
