@@ -165,6 +165,8 @@ class Placer:
 
     def adapter(self, model: ObjectKey, served_name: str) -> str | None:
         """Which adapter a served name stands for, as workers tell; None: the model itself, as far as is known."""
+        if self._places.any_changed and self._now_s > 0:  # a report that came since the last decision may name it
+            self._follow(self._now_s)
         return served_name if served_name in self._models[model].fleet.roles.adapters else None
 
     def root(self, model: ObjectKey, adapter: str | None, salt: str | None) -> int:
@@ -213,7 +215,7 @@ class Placer:
         """What a policy would see now, without deciding; None: there is no such model."""
         self._advance(now_s)
         state = self._models.get(demand.model)
-        return None if state is None else self._seen(state, demand, _NOBODY, now_s, self._expected(demand))[0]
+        return None if state is None else self._seen(state, demand, _NOBODY, now_s, self._expected(state, demand))[0]
 
     # -- decisions ---------------------------------------------------------------------------------------------------
 
@@ -230,7 +232,7 @@ class Placer:
         too_long = state.too_long(demand)
         if too_long is not None:
             return too_long
-        expected = self._expected(demand)
+        expected = self._expected(state, demand)
         tokens = demand.input_tokens + expected
         limit = self.limits.admit(demand.tenant, tokens=tokens, priority=demand.priority, now_s=now_s)
         if limit is not None:
@@ -442,10 +444,15 @@ class Placer:
 
     # -- deciding ----------------------------------------------------------------------------------------------------
 
-    def _expected(self, demand: RequestDemand) -> int:
-        """Output tokens: as the client says, else as was seen lately."""
+    def _expected(self, state: ModelState, demand: RequestDemand) -> int:
+        """Output tokens: as the client says, else as was seen lately; never beyond what the context has left.
+
+        Whoever says more than can be would make a worker look full for as long as the request runs.
+        """
         told = demand.expected_output_tokens
-        return self.lengths.expected(demand.model, demand.tenant) if told is None else told
+        expected = self.lengths.expected(demand.model, demand.tenant) if told is None else told
+        most = state.observation.max_context_tokens
+        return expected if most is None else min(expected, most - demand.input_tokens)
 
     def _seen(
         self, state: ModelState, demand: RequestDemand, refused_by: frozenset[str], now_s: float, expected: int

@@ -250,6 +250,16 @@ def test_a_prompt_that_only_a_worker_that_drains_has_room_for_may_come_again():
     assert (refusal.reason, refusal.retryable) == (PlacementReason.NO_WORKER, True)
 
 
+@pytest.mark.parametrize("told", [10_000_000, None])
+def test_no_answer_is_expected_beyond_the_context(told: int | None):
+    """One that says ten million would keep everybody else from its worker."""
+    lengths = RequestSettings(ledger=RequestLedgerSettings(expected_output_tokens=8000))
+    world = PlacerAtWork(2, settings=lengths, seen=model(max_context_tokens=5000))
+    placement = world.placed(input_tokens=4000, expected_output_tokens=told)
+    assert placement.expected_output_tokens == 1000
+    assert world.placed(input_tokens=5000, expected_output_tokens=told).expected_output_tokens == 0
+
+
 def test_a_huge_prompt_does_not_go_to_a_nearly_full_worker():
     """llm-d/llm-d-router#2909: the request itself was not counted."""
     world = PlacerAtWork(2, pool_blocks=1100)
@@ -449,9 +459,9 @@ def test_a_served_name_that_a_worker_tells_as_an_adapter_is_one():
     """Requests name adapters like models; only the workers say which names are adapters."""
     world = PlacerAtWork(2, seen=model(served_names=("base", "sql-lora")))
     world.now_s += 1
+    world.placer.tick(world.now_s)
     world.hears(world.names[0], adapters=("sql-lora",))
     world.hears(world.names[1], adapters=())
-    world.placer.tick(world.now_s)
     assert world.placer.resolve("sql-lora") == MODEL
     assert world.placer.adapter(MODEL, "sql-lora") == "sql-lora"
     assert world.placer.adapter(MODEL, "base") is None
