@@ -104,4 +104,6 @@ class TokenFile:
             raise ConfigError(f"token file {self._path}: expected a token per line, got none")
         if any(len(token) < LEAST_CHARACTERS for token, _ in tokens):
             raise ConfigError(f"token file {self._path}: expected tokens of {LEAST_CHARACTERS} characters or more")
+        if len({token for token, _ in tokens}) < len(set(tokens)):
+            raise ConfigError(f"token file {self._path}: expected one line per token, got one that stands for several")
         self._tokens, self._seen = tuple((fingerprint(token), said) for token, said in tokens), seen

@@ -72,8 +72,7 @@ class IndexSettings:
 
     def __post_init__(self) -> None:
         check_numbers(self)
-        if min(self.max_bytes, self.orphans_max, self.chunk_characters, self.history_pool_blocks) < 1:
-            raise ValueError("expected max_bytes, orphans_max, chunk_characters and history_pool_blocks of 1 or more")
+        _at_least_one(self, "max_bytes", "orphans_max", "chunk_characters", "history_pool_blocks")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,9 +102,7 @@ class RequestLedgerSettings:
         check_numbers(self)
         if self.ttl_s <= 0 or self.bucket_s <= 0:
             raise ValueError(f"ttl_s, bucket_s: expected numbers above 0, got {self.ttl_s}, {self.bucket_s}")
-        for name in ("attempts_max", "kept_finished", "kept_explained"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected 1 or more, got {getattr(self, name)}")
+        _at_least_one(self, "attempts_max", "kept_finished", "kept_explained")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,3 +114,10 @@ class RequestSettings:
     costs: RequestCostSettings = field(default_factory=RequestCostSettings)
     index: IndexSettings = field(default_factory=IndexSettings)
     ledger: RequestLedgerSettings = field(default_factory=RequestLedgerSettings)
+
+
+def _at_least_one(settings: object, *names: str) -> None:
+    """Raises: ValueError that begins with the name, as whoever reads the settings from a file says it."""
+    for name in names:
+        if getattr(settings, name) < 1:
+            raise ValueError(f"{name}: expected 1 or more, got {getattr(settings, name)}")

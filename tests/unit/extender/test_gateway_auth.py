@@ -108,3 +108,18 @@ async def test_a_token_of_heartbeats_is_its_whole_line(tmp_path):
     await file.open()
     assert await file.holds("a token with blanks in it")
     assert not await file.holds("a")
+
+
+@pytest.mark.parametrize(("other", "usable"), [("team-b", False), ("", False), ("team-a", True)])
+async def test_a_token_stands_for_one_thing(tmp_path, other, usable):
+    """Of two lines that disagree the last would hold, and nobody would know."""
+    path = tmp_path / "tokens"
+    path.write_text(f"{OWN} team-a\n{OWN} {other}\n")
+    auth = GatewayAuth(TokenFile(path, line=token_and_tenant), default_tenant="default")
+    if usable:
+        await auth.open()
+        assert await auth.tenant(headers(f"Bearer {OWN}")) == "team-a"
+    else:
+        with pytest.raises(ConfigError, match="expected one line per token") as error:
+            await auth.open()
+        assert OWN not in str(error.value)

@@ -118,10 +118,10 @@ def test_a_file_has_camel_case_keys_and_variables_override_it(tmp_path):
         pytest.param("engine: {intentTtlS: soon}", "setting engine.intentTtlS", id="words for a number"),
         pytest.param("a: [", "cannot be read", id="not YAML"),
         pytest.param("gateway: {defaultTenant: ''}", "setting gateway.defaultTenant", id="a tenant without a name"),
-        pytest.param(
-            "requests: {ledger: {ttlS: 0}}", "setting requests.ledger.ttlS", id="reservations of no length"
-        ),
+        pytest.param("requests: {ledger: {ttlS: 0}}", "setting requests.ledger.ttlS", id="reservations of no length"),
         pytest.param("requests: {index: {maxBytes: .nan}}", "setting requests.index.maxBytes", id="no number of bytes"),
+        pytest.param("requests: {index: {maxBytes: 0}}", "setting requests.index.maxBytes: expected 1 or more, got 0"),
+        pytest.param("requests: {index: {chunkCharacters: -2}}", "setting requests.index.chunkCharacters: expected"),
         pytest.param("requests: {costs: {refusedMs: -1}}", "refusedMs", id="a negative price"),
         pytest.param(
             "workerScrape: {intervalS: 60}",
