@@ -457,18 +457,20 @@ class WorkerFleet:
 
         What others have put into a worker's queue counts as ahead: their priority is not known.
         """
-        below_ms = self._queues.below_ms(priority, self.slots, self._waiting)
+        below_ms = self._queues.below_ms(priority, self.slots, self._waiting, now_s)
         if below_ms is None:
             return None
         ahead_ms = (self.figures[Figure.FREE_AT_S] - now_s) * 1000 - below_ms
         return cast("FloatArray", np.maximum(ahead_ms, 0.0, out=ahead_ms))
 
-    def _waiting(self) -> Iterator[tuple[int, int, float]]:
-        """Slot, priority and prefill of all that wait."""
+    def _waiting(self, now_s: float) -> Iterator[tuple[int, int, float]]:
+        """Slot, priority and what is left of the prefill, of all that wait."""
         for column in self._columns:
             if column is not None:
-                for reservation in column.prefill_ends_s:
-                    yield column.slot, reservation.priority, reservation.prefill_ms
+                for reservation, end_s in column.prefill_ends_s.items():
+                    left_ms = min(reservation.prefill_ms, (end_s - now_s) * 1000)
+                    if left_ms > 0:
+                        yield column.slot, reservation.priority, left_ms
 
     def congestion(self, now_s: float) -> float:
         """λ of the cost model: what a millisecond of prefill taken now costs those who come next."""

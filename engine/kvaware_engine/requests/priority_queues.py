@@ -12,18 +12,22 @@ __all__ = ["PriorityQueues"]
 
 _COLUMNS_MAX: Final = 8
 """Priorities whose column is kept up to date."""
+_ANEW_S: Final = 0.25
+"""A column is added up anew so often: what waits in it is done with time, whether anybody tells or not."""
 
 
 class PriorityQueues:
     """Prefill that waits, by priority and slot. While all have one priority it only counts them."""
 
-    __slots__ = ("_columns", "_waiting")
+    __slots__ = ("_added_up_at_s", "_columns", "_waiting")
 
     def __init__(self) -> None:
         self._waiting: dict[int, int] = {}
         """Priority → requests that wait at it."""
         self._columns: OrderedDict[int, FloatArray] = OrderedDict()
         """Priority → milliseconds that wait below it, by slot. Empty until somebody asks."""
+        self._added_up_at_s: dict[int, float] = {}
+        """When each was."""
 
     def add(self, slot: int, priority: int, prefill_ms: float) -> None:
         """It waits there."""
@@ -45,21 +49,24 @@ class PriorityQueues:
                 self._change(slot, priority, -prefill_ms)
             else:
                 self._columns.clear()
+                self._added_up_at_s.clear()
 
     def _change(self, slot: int, priority: int, amount_ms: float) -> None:
         for asked, column in self._columns.items():
             if priority < asked:
-                column[slot] += amount_ms
+                column[slot] = max(0.0, column.item(slot) + amount_ms)  # part of it may be done, and left out
 
     def below_ms(
-        self, priority: int, slots: int, waiting: Callable[[], Iterable[tuple[int, int, float]]]
+        self, priority: int, slots: int, waiting: Callable[[float], Iterable[tuple[int, int, float]]], now_s: float
     ) -> FloatArray | None:
         """What waits at lower priorities.
 
         Args:
             priority: Of the request that asks.
             slots: Length of the column.
-            waiting: Slot, priority and milliseconds of all that wait; called when nobody asked at this priority lately.
+            waiting: Slot, priority and the milliseconds that are left then of all that wait; called when nobody asked
+                at this priority lately.
+            now_s: Now.
         Returns: Shape (slots,), read only; None: nothing waits below it anywhere, which costs next to nothing to know.
         """
         for level in self._waiting:
@@ -68,13 +75,16 @@ class PriorityQueues:
         else:
             return None
         column = self._columns.get(priority)
-        if column is not None and len(column) == slots:
+        if column is not None and len(column) == slots and now_s - self._added_up_at_s[priority] < _ANEW_S:
             self._columns.move_to_end(priority)
             return column
         column = self._columns[priority] = np.zeros(slots)
-        for slot, level, prefill_ms in waiting():
+        self._columns.move_to_end(priority)
+        self._added_up_at_s[priority] = now_s
+        for slot, level, left_ms in waiting(now_s):
             if level < priority:
-                column[slot] += prefill_ms
+                column[slot] += left_ms
         if len(self._columns) > _COLUMNS_MAX:
-            self._columns.popitem(last=False)
+            gone, _ = self._columns.popitem(last=False)
+            del self._added_up_at_s[gone]
         return column

@@ -145,6 +145,23 @@ def test_a_higher_priority_does_not_wait_for_a_lower_one():
     assert ahead(9) == pytest.approx([0, 500])
 
 
+def test_a_lower_priority_that_is_computed_by_now_takes_nothing_off_the_queue():
+    """Not every gateway tells of first tokens: its long answers must not hide what waits at the same priority."""
+    fleet = FleetAtWork(WORKER)
+    for _ in range(4):
+        fleet.reserve(at_s=0, priority=0)  # two seconds, of which nothing is told until they are finished
+
+    def ahead_ms(now_s: float) -> float:
+        waits = fleet.fleet.waits_ahead_ms(5, now_s)
+        assert waits is not None
+        return float(waits[0])
+
+    assert ahead_ms(0) == 0
+    fleet.reserve(at_s=1.75, priority=5)  # behind a quarter of a second of them
+    assert ahead_ms(1.75) == pytest.approx(500)
+    assert ahead_ms(2.25) == pytest.approx(250)
+
+
 def test_many_priorities_are_asked_for_without_end():
     """Columns are kept for eight; another is added up when it asks, with the same result."""
     fleet = FleetAtWork(WORKER)
