@@ -9,6 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
 
+import numpy as np
+import numpy.typing as npt
+
 from kvaware_engine.blocks.events import DENSE_KINDS, BlockEvent, BlocksCleared, BlocksRemoved, BlocksStored
 from kvaware_engine.blocks.groups import NO_GROUP
 from kvaware_engine.blocks.hashing import chain_bytes, root_hash
@@ -29,8 +32,8 @@ NEXT_BLOCK: Final = 1 << ROW_BITS
 
 ROOTS: Final = 4096
 """Pairs of adapter and salt whose root is remembered."""
-SWEEP_BLOCKS: Final = 8
-"""For so many blocks that the index forgot of a worker, one bucket of its names is cleaned: a bucket has some 12."""
+STALE_SHARE: Final = 4
+"""Names of blocks that the index forgot are cleaned when they may be one of so many."""
 ORPHAN_BYTES: Final = 700
 """Of one block that waits for its parent, its tokens included."""
 
@@ -60,7 +63,7 @@ class Applied:
 class WorkerBlocks:
     """What one worker told."""
 
-    __slots__ = ("orphans", "places", "sparse_groups")
+    __slots__ = ("orphans", "places", "sparse_groups", "stale")
 
     def __init__(self, settings: IndexSettings) -> None:
         self.places: dict[int | None, Places] = {}
@@ -68,6 +71,8 @@ class WorkerBlocks:
         self.sparse_groups: set[int | None] = set()
         """Cache groups that are not dense: removals do not say what they are of."""
         self.orphans = Orphans(settings.orphans_max)
+        self.stale = 0
+        """Blocks that the index forgot, whose names are still here."""
 
 
 class Residency:
@@ -134,16 +139,25 @@ class Residency:
         """Do nothing: there is none."""
 
     def tidy(self) -> None:
-        """Forget some names of blocks that the index has forgotten."""
+        """Forget the names of blocks that the index has forgotten, once they are many."""
         dropped = self._index.holdings.dropped
         while dropped:
             slot, blocks = dropped.popitem()
             own = self._workers.get(slot)
-            for places in own.places.values() if own is not None else ():
-                places.sweep(self._known, -(-blocks // SWEEP_BLOCKS))
+            if own is None:
+                continue
+            own.stale += blocks
+            if own.stale * STALE_SHARE > sum(map(len, own.places.values())):
+                own.stale = 0
+                for places in own.places.values():
+                    places.forget(self._gone)
 
-    def _known(self, place: int) -> bool:
-        return self._row(place) is not None
+    def _gone(self, places: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
+        """Whether the groups of these places are gone."""
+        rows = (places & np.uint64(ROW_MASK)).astype(np.int64)
+        generations = np.frombuffer(self._index.tree.generation, np.uint16)[rows]
+        gone: npt.NDArray[np.bool_] = generations != places >> np.uint64(ROW_BITS + OFFSET_BITS)
+        return gone
 
     def _row(self, place: int) -> int | None:
         """Give the row of a place; None: its group is gone."""
