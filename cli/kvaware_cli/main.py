@@ -370,7 +370,7 @@ def _placement_named(kind: str | None, name: str | None) -> str | None:
     if kind != "placement":
         return None
     if not name:
-        raise InputError("expected 'placement ID', got placement")
+        raise InputError("expected 'placement ID' or 'placement/ID', got no ID")
     return name
 
 

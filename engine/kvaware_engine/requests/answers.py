@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from math import isfinite
 from typing import Final, assert_never
 
 from kvaware_engine.decisions import CostTerms
@@ -362,11 +363,14 @@ def _migration(case: Case) -> Answer:
 def _left_to_move(seen: Candidates) -> str:
     if seen.remote_bytes is None and seen.migration_bytes is None:
         return "The tenant's reads and copies are not limited."
-    reads, copies = (
-        "without limit" if limit is None else f"{limit / 1e6:,.1f} MB now"
-        for limit in (seen.remote_bytes, seen.migration_bytes)
-    )
-    return f"The tenant may still read {reads} and copy {copies}."
+    return f"The tenant may still read {_allowed(seen.remote_bytes)} and copy {_allowed(seen.migration_bytes)}."
+
+
+def _allowed(limit_bytes: float | None) -> str:
+    """Of a limit that nothing was charged to lately one transfer may take any amount; it owes it afterwards."""
+    if limit_bytes is None:
+        return "without limit"
+    return f"{limit_bytes / 1e6:,.1f} MB now" if isfinite(limit_bytes) else "any amount now"
 
 
 def _ms(cost_ms: float) -> str:

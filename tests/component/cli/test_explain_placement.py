@@ -77,5 +77,5 @@ def test_an_id_cannot_name_another_route(kvaware: Kvaware, server: FakeExtender)
 def test_a_placement_without_an_id_is_one_line(kvaware: Kvaware, args: tuple[str, ...]) -> None:
     result = kvaware("explain", *args)
     assert result.code == 2
-    assert "expected 'placement ID', got placement" in result.err
+    assert "expected 'placement ID' or 'placement/ID', got no ID" in result.err
     assert "Traceback" not in result.err

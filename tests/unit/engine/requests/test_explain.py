@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import fields, replace
-from math import isclose, isfinite
+from math import inf, isclose, isfinite
 from typing import Any
 
 import numpy as np
@@ -266,6 +266,8 @@ def test_what_is_on_the_link_and_what_the_tenant_may_move() -> None:
         "kvaware has 3.0 MB on the link of w0's node, and this decision starts no transfer: it adds nothing to "
         "anybody's P99. The tenant may still read 5.0 MB now and copy without limit."
     )
+    full = answer(explained(seat(), remote_bytes=inf, migration_bytes=0.0), MIGRATION)
+    assert full.answer.endswith("The tenant may still read any amount now and copy 0.0 MB now.")
 
 
 def test_a_copy_by_prefill_is_no_transfer() -> None:
