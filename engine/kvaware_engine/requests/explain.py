@@ -30,8 +30,10 @@ def explain(placement: Placement, snapshot: Snapshot) -> RequestExplanation:
         placement: As it was made.
         snapshot: What its decision saw.
     """
-    # Of its own: that of the live fleet remembers rows, and this may run beside the next decision.
-    seen = replace(snapshot.candidates, reach=Reach(snapshot.candidates.facts))
+    # Of its own, since this may run beside the next decision: the live fleet's reach remembers rows, and a demand loses
+    # its hashes when its request is over.
+    seen = snapshot.candidates
+    seen = replace(seen, demand=replace(seen.demand), reach=Reach(seen.facts))
     snapshot = replace(snapshot, candidates=seen)
     shown = _with_handovers(placement, snapshot, in_order(snapshot))
     case = _case(placement, snapshot, shown)

@@ -3,10 +3,12 @@
 import pytest
 
 from kvaware_engine import Amounts, TenantQuotaObservation
-from kvaware_engine.requests.explain_words import FilterReason
+from kvaware_engine.requests import explain as explain_module
+from kvaware_engine.requests.explain_words import ExplainedCandidate, FilterReason
 from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.placer import Placer
 from kvaware_engine.requests.settings import RequestLedgerSettings, RequestSettings
+from kvaware_engine.requests.snapshot import Snapshot
 from kvaware_engine.requests.words import (
     Action,
     EventType,
@@ -230,3 +232,20 @@ def test_an_index_that_is_wrong_of_a_worker_is_built_anew():
         held.append(world.candidates(world.demand("look", input_tokens=6200, block_hashes=PREFIX)).deepest_tokens)
         world.tells(placement, EventType.FINISHED, output_tokens=1)
     assert held.index(0) == 10  # (15/16)^11 = 0.49: less than half of what was predicted was found
+
+
+def test_an_explanation_stays_the_same_when_its_request_ends_meanwhile(monkeypatch: pytest.MonkeyPatch):
+    """It runs in a thread, and with a request's end its hashes go: half of the figures would be another demand's."""
+    world = PlacerAtWork(2, settings=RequestSettings(ledger=RequestLedgerSettings(kept_explained=1)))
+    placement = world.placed("r1", input_tokens=6200, block_hashes=PREFIX)
+    before = world.placer.explain(placement.placement_id)
+    in_order = explain_module.in_order
+
+    def ends_first(snapshot: Snapshot) -> tuple[ExplainedCandidate, ...]:
+        world.tells(placement, EventType.FINISHED, output_tokens=10)
+        world.placed("r2")
+        assert not placement.demand.block_hashes
+        return in_order(snapshot)
+
+    monkeypatch.setattr(explain_module, "in_order", ends_first)
+    assert world.placer.explain(placement.placement_id) == before
