@@ -553,12 +553,14 @@ class WorkerFleet:
             worker: Where.
             tpot_ms: From the first token to the last, per token after the first.
             batch: Sequences that decoded there, itself included; None: as many as are there now, before it is
-                discharged.
+                discharged, less those whose first token has not come.
         """
         column = self._column(worker)
-        if column is not None and column.hardware.calibration.observe_decode(
-            tpot_ms, batch=max(1, column.batch) if batch is None else batch
-        ):
+        if column is None:
+            return
+        if batch is None:
+            batch = max(1, column.batch - len(column.prefill_ends_s))
+        if column.hardware.calibration.observe_decode(tpot_ms, batch=batch):
             self._hardware.correct(column.hardware, self.figures)
 
     # -- slots -------------------------------------------------------------------------------------------------------

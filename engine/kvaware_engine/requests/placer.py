@@ -353,7 +353,8 @@ class Placer:
             if first_token_at_s is not None and output_tokens >= _ANSWER_TOKENS_MIN and now_s > first_token_at_s:
                 tpot_ms = (now_s - first_token_at_s) * _MS_PER_S / (output_tokens - 1)
                 state.fleet.learn_decode(reservation.worker, tpot_ms=tpot_ms)
-            self.lengths.observe(reservation.model, reservation.tenant, output_tokens)
+            if reservation.demand.phase is not Phase.PREFILL:  # its one token is no answer
+                self.lengths.observe(reservation.model, reservation.tenant, output_tokens)
             self.limits.settle(
                 reservation.tenant,
                 charged_tokens=reservation.charged_tokens,

@@ -79,6 +79,20 @@ def test_the_time_that_blocks_took_to_come_is_not_taken_for_prefill():
     assert fleet.fleet.classes[0].prefill_ms(1000) == pytest.approx(1000, rel=0.01)
 
 
+def test_who_waits_for_a_first_token_slows_down_no_batch_yet():
+    """BATCH counts them, for whoever comes now; of a request that is over they say nothing."""
+    fleet = FleetAtWork(WORKER)
+    before = fleet.fleet.classes[0]
+    done = fleet.reserve(at_s=0)
+    fleet.fleet.prefilled(done, 1)
+    for number in range(60):
+        fleet.reserve(at_s=2 + number)
+    for _ in range(20):
+        fleet.fleet.learn_decode(WORKER, tpot_ms=before.decode_step_ms(1))
+    assert before.decode_step_ms(61) > 1.05 * before.decode_step_ms(1), "else it would not show"
+    assert fleet.fleet.classes[0] == before
+
+
 def test_transfers_are_counted_on_the_link_of_the_node_until_the_first_token():
     """Workers of several models share it."""
     links = NodeLinks()

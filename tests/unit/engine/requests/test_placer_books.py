@@ -249,3 +249,13 @@ def test_an_explanation_stays_the_same_when_its_request_ends_meanwhile(monkeypat
 
     monkeypatch.setattr(explain_module, "in_order", ends_first)
     assert world.placer.explain(placement.placement_id) == before
+
+
+def test_the_one_token_of_a_prefill_is_no_answer():
+    """Where a gateway places both phases itself: half of all answers would seem to have one token."""
+    world = PlacerAtWork(2)
+    for number in range(10):
+        for phase, output in ((Phase.PREFILL, 1), (Phase.DECODE, 300)):
+            placement = world.placed(f"r{number}-{phase}", phase=phase)
+            world.tells(placement, EventType.FINISHED, output_tokens=output)
+    assert world.placer.lengths.expected(MODEL, "default") == 300
