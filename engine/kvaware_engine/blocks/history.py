@@ -17,7 +17,8 @@ from kvaware_engine.requests.settings import IndexSettings
 __all__ = ["History", "Sent"]
 
 STEP_BLOCKS: Final = 64
-"""At least so many blocks of a group are forgotten at once, or all of it: a worker's pool has thousands."""
+STEP_SHARE: Final = 8
+"""At least so many blocks of a group are forgotten at once, or all of it, but no more than this share of the pool."""
 ENTRY_BYTES: Final = 250
 """Of one group at one worker: an entry of a dictionary and one of an ordered one, their keys and values."""
 
@@ -159,7 +160,7 @@ class History:
                 continue
             count = own.kept[handle]
             floor = min(count, self._needed(slot, row))
-            left = max(floor, count - max(own.blocks - pool_blocks, STEP_BLOCKS))
+            left = max(floor, count - max(own.blocks - pool_blocks, min(STEP_BLOCKS, pool_blocks // STEP_SHARE)))
             if left == floor:
                 del order[handle]
             self._lower(slot, own, handle, row, left)

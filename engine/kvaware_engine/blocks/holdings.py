@@ -263,8 +263,8 @@ class Holdings:
             self._leave(slot, row)
             if not self.groups.holders[row]:
                 self.drop_if_unused(row)
-            elif before == self.groups.length[row]:
-                self._trim(row)
+            else:
+                self._trim(row, before, 0)
             return
         masks = self.masks(slot, row)
         expected.remove(end)
@@ -377,8 +377,8 @@ class Holdings:
                 self._leave(slot, row)
                 if not holders:
                     self.drop_if_unused(row)
-                elif before == groups.length[row]:
-                    self._trim(row)
+                else:
+                    self._trim(row, before, 0)
             return
         if before == count:
             return
@@ -391,8 +391,7 @@ class Holdings:
         if count < before:
             if self.slots[slot][row]:
                 self._find_loose(slot, row, count)
-            if before == groups.length[row]:
-                self._trim(row)
+            self._trim(row, before, count)
         elif self.loose:
             self._fasten(slot, row, count)
 
@@ -459,16 +458,19 @@ class Holdings:
             if not loose:
                 del self.loose[slot]
 
-    def _trim(self, row: int) -> None:
-        """Forget the group's end if nobody holds it and no child needs it."""
+    def _trim(self, row: int, before: int, count: int) -> None:
+        """A slot held ``before`` blocks of the group and holds ``count``: forget its end if nobody needs it."""
         groups = self.groups
         holders, length = groups.holders[row], groups.length[row]
-        if len(holders) > TRIM_HOLDERS:
+        unheld = length - count
+        if unheld < TRIM_BLOCKS or len(holders) > TRIM_HOLDERS:
             return
+        if before - count < TRIM_BLOCKS and unheld % TRIM_BLOCKS:
+            return  # one by one it is looked for now and then
         kept = max(1, groups.reach[row])
-        for slot, count in holders.items():
+        for slot, held in holders.items():
             masked = (row << SLOT_BITS | slot) in self._hbm
-            kept = max(kept, self.masks(slot, row).any.bit_length() if masked else count)
+            kept = max(kept, self.masks(slot, row).any.bit_length() if masked else held)
         if length - kept >= TRIM_BLOCKS:
             groups.trim(row, kept)
 

@@ -327,8 +327,9 @@ class BlockIndex:
         groups, at, blocks = self.tree, 0, len(data) // HASH_BYTES
         if not 0 <= slot < len(self.holdings.slots):
             self.holdings.know(slot)
-        self.budget.spare_bytes -= HOLDER_BYTES
-        tick = self.budget.tick
+        budget = self.budget
+        budget.spare_bytes -= HOLDER_BYTES
+        budget.tick = tick = budget.tick + 1
         runs: list[Run] = []
         while at < blocks:
             if row >= 0 and offset < groups.length[row]:

@@ -34,6 +34,8 @@ ROOTS: Final = 4096
 """Pairs of adapter and salt whose root is remembered."""
 STALE_SHARE: Final = 4
 """Names of blocks that the index forgot are cleaned when they may be one of so many."""
+NAME_BYTES: Final = 130
+"""Of a block's name while it is new: an entry of a dictionary with its key and value."""
 ORPHAN_BYTES: Final = 700
 """Of one block that waits for its parent, its tokens included."""
 
@@ -225,6 +227,7 @@ class Residency:
             )
             at += end - first
         applied.stored += blocks
+        index.budget.spare_bytes -= blocks * NAME_BYTES
         return True
 
     def _stored_again(self, slot: int, own: WorkerBlocks, event: BlocksStored, applied: Applied) -> None:

@@ -112,12 +112,12 @@ def apply(index: BlockIndex, model: Model, steps: Iterable[tuple[str, int, Promp
                 new = whole(slot, prompt) - {(s, Tier.HBM, p) for s, _, p in model.most}
                 model.expected.append((slot, prompt, new, index.expect(slot, hashes(prompt), match)))
             case "end" | "keep" if model.expected:
-                of, prompt, new, expectation = model.expected.pop(first % len(model.expected))
+                of, whose, new, expectation = model.expected.pop(first % len(model.expected))
                 index.end(expectation, keep=step == "keep")
                 index.end(expectation, keep=True)  # a second time changes nothing
                 if step == "keep":
                     model.least |= new
-                    model.most |= whole(of, prompt)
+                    model.most |= whole(of, whose)
 
 
 def check(index: BlockIndex, model: Model, asked: Iterable[Prompt]) -> None:
