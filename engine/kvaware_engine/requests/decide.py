@@ -11,7 +11,7 @@ import numpy as np
 from kvaware_engine.requests.candidates import Candidates, WorkerFacts
 from kvaware_engine.requests.choose import choose
 from kvaware_engine.requests.columns import begin_ms
-from kvaware_engine.requests.deadlines import barred_as_late, first_token_ms
+from kvaware_engine.requests.deadlines import barred_as_late, first_token_ms, first_tokens_ms
 from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.ledger import Reservation
 from kvaware_engine.requests.model_state import ModelState
@@ -36,6 +36,8 @@ _KV_FREE: Final = int(Figure.KV_FREE_TOKENS)
 _CONFIDENCE: Final = int(Figure.CONFIDENCE_RATIO)
 # Plain numbers: an IntEnum's member as an index costs 0.1 µs each time.
 _MS_PER_S: Final = 1000.0
+_ROUNDED_MS: Final = 0.001
+"""A wait that is longer by no more is as long: else who waits exactly as long as told may be told to wait again."""
 _INFINITE: Final = np.array(np.inf)  # an array: numpy makes one of a Python number each time, 0.7 µs
 
 
@@ -134,7 +136,7 @@ def too_late(candidates: Candidates, decision: Decision) -> PlacementRefusal | N
     limit_ms = candidates.settings.ledger.saturation_wait_s * _MS_PER_S
     if wait_ms > limit_ms:
         least_ms = float(np.min(begin_ms(decision.begins) + decision.begins.barred))
-        if least_ms > limit_ms:
+        if least_ms > limit_ms + _ROUNDED_MS:
             return PlacementRefusal(
                 demand=demand,
                 reason=PlacementReason.SATURATED,
@@ -147,14 +149,21 @@ def too_late(candidates: Candidates, decision: Decision) -> PlacementRefusal | N
     if demand.deadline_ms is None:
         return None
     comes_ms = first_token_ms(decision.option, decision.prefill)
-    if comes_ms <= demand.deadline_ms:
+    if comes_ms <= demand.deadline_ms + _ROUNDED_MS:
         return None
+    if decision.prefill is None:  # the choice costs least, and another may be quicker
+        times = first_tokens_ms(decision.begins) + decision.begins.barred
+        quickest = int(times.argmin())
+        if times.item(quickest) < comes_ms:
+            comes_ms, wait_ms = times.item(quickest), begin_ms(decision.begins).item(quickest)
+    helps = comes_ms - wait_ms <= demand.deadline_ms
     return PlacementRefusal(
         demand=demand,
         reason=PlacementReason.DEADLINE_UNREACHABLE,
-        message=f"expected a first token within {demand.deadline_ms:,.0f} ms, the best worker needs {comes_ms:,.0f} ms",
-        retryable=True,
-        retry_after_s=(comes_ms - demand.deadline_ms) / _MS_PER_S if wait_ms > 0 else None,
+        message=f"expected a first token within {demand.deadline_ms:g} ms, the quickest worker needs {comes_ms:,.0f} ms"
+        + ("" if helps else ", which no waiting shortens enough"),
+        retryable=helps,
+        retry_after_s=(comes_ms - demand.deadline_ms) / _MS_PER_S if helps else None,
         details={"deadline_ms": demand.deadline_ms, "first_token_ms": round(comes_ms, 3)},
     )
 

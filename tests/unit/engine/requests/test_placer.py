@@ -358,6 +358,33 @@ def test_the_lowest_priority_is_shed_first():
     assert isinstance(world.place(priority=0), PlacementRefusal)
 
 
+@pytest.mark.parametrize("asked", [{}, {"deadline_ms": 5000}], ids=["saturated", "deadline"])
+def test_who_waits_exactly_as_long_as_a_full_model_says_is_placed(asked: dict[str, float]):
+    """Sums of floats differ in their last digits, and a wait of 30,000 ms is not longer than 30,000 ms."""
+    for workers in (1, 2, 4):
+        world = PlacerAtWork(workers, pool_blocks=None)
+        while not isinstance(
+            outcome := world.place(input_tokens=7000, expected_output_tokens=1, **asked), PlacementRefusal
+        ):
+            world.now_s += 0.003
+        assert outcome.retryable
+        assert outcome.retry_after_s is not None
+        world.now_s += outcome.retry_after_s
+        assert not isinstance(world.place(input_tokens=7000, **asked), PlacementRefusal)
+
+
+def test_a_deadline_that_no_waiting_makes_reachable_invites_no_retry():
+    """And names the quickest worker, not the cheapest: that has a smaller batch, and a queue."""
+    world = PlacerAtWork(2)
+    world.now_s += 1
+    world.hears(world.names[0], running=200)
+    world.hears(world.names[1], waiting=1, queued_tokens=800)
+    refusal = world.place(input_tokens=1000, expected_output_tokens=1000, deadline_ms=400)
+    assert isinstance(refusal, PlacementRefusal)
+    assert (refusal.retryable, refusal.retry_after_s) == (False, None)
+    assert 500 <= refusal.details["first_token_ms"] < 700
+
+
 def test_a_deadline_that_nobody_can_meet_is_refused():
     world = PlacerAtWork(2)
     refusal = world.place(input_tokens=1000, deadline_ms=100)
