@@ -15,7 +15,7 @@ from kvaware_operator.conditions import Finding
 
 __all__ = ["not_enforced", "passive_fields"]
 
-LIMITS: Final = ("cpu_memory", "ssd", "concurrent_migrations")
+LIMITS: Final = ("cpu_memory", "ssd")
 GUARANTEED: Final = (
     "requests_per_second",
     "tokens_per_second",

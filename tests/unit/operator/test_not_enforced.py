@@ -28,10 +28,10 @@ def test_fields_of_a_model(spec, fields):
 
 
 def test_fields_of_a_quota():
-    raw = raw_quota(gpus=4, requestsPerSecond=3, concurrentMigrations=1)
+    raw = raw_quota(gpus=4, requestsPerSecond=3, concurrentMigrations=1, ssd="1Ti")
     raw["spec"] |= {"weight": 5, "priority": {"max": 10}, "guaranteed": {"hbm": "1Gi", "requestsPerSecond": 2}}
     assert passive_fields(read(TenantQuota, raw).spec) == [
-        "spec.limits.concurrentMigrations",
+        "spec.limits.ssd",
         "spec.guaranteed.requestsPerSecond",
         "spec.weight",
     ]
@@ -45,8 +45,8 @@ def test_a_default_that_the_api_server_filled_in_is_not_set():
 
 def test_a_limit_of_zero_is_set():
     """0 is nothing, not unset."""
-    raw = raw_quota(concurrentMigrations=0)
-    assert passive_fields(read(TenantQuota, raw).spec) == ["spec.limits.concurrentMigrations"]
+    raw = raw_quota(ssd=0)
+    assert passive_fields(read(TenantQuota, raw).spec) == ["spec.limits.ssd"]
 
 
 def test_fields_of_a_block_group():
@@ -87,6 +87,7 @@ ACTED_UPON = {
         "block_groups",
         "remote_read_bytes_per_second",
         "migration_bytes_per_second",
+        "concurrent_migrations",
         "control_requests_per_second",
     },
     "guaranteed": {"gpus", "hbm"},
