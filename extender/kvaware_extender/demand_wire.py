@@ -161,17 +161,30 @@ T = TypeVar("T")
 
 
 def read(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
-    """Decode one body. Raises: WireError that says where, what was expected and what came."""
+    """Decode one body. Raises: WireError that says where, what was expected and what came.
+
+    Halves of surrogate pairs, left where somebody cut a text in the middle of an emoji, are read as U+FFFD, as encoders
+    of UTF-8 write them: in a batch one of them would make all the others unreadable.
+    """
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as e:
         raise WireError(_told(str(e), bytes(body), sorted(_fields(decoder.type)))) from e
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
+        sent = bytes(body)
+        mended = HALF_A_PAIR.sub(rb"\\ufffd", sent)
+        if mended != sent:
+            return read(decoder, mended)
         raise WireError(f"expected a JSON object in UTF-8: {str(e)[:MOST_TEXT]}") from e
     except RecursionError as e:
         raise WireError("expected a JSON object, got one that is nested too deeply") from e
 
 
+HALF_A_PAIR: Final = re.compile(
+    rb"\\u[dD](?<!\\\\u[dD])"
+    rb"(?:[89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])|(?<!\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD])[c-fC-F][0-9a-fA-F]{2})"
+)
+"""The escape of a surrogate without its other half, unless a backslash stands before it."""
 MOST_TEXT: Final = 300
 """Characters of a message."""
 STEP: Final = re.compile(r"\.([^.\[]+)|\[(\d+)\]")

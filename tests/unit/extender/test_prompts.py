@@ -210,12 +210,11 @@ def test_a_wrong_demand_is_told_what_was_expected_and_what_came(sent, text):
         b'{"request_id":"r","model":"llama","deadline_ms":1e999}',
         b'{"request_id":"r","model":"llama","input_tokens":' + b"9" * 5000 + b"}",
         b'{"request_id":"r","model":"llama","prompt":"\xff"}',
-        b'{"request_id":"r","model":"llama","prompt":"\\ud800"}',
         b'{"request_id":"r","model":"llama","messages":' + b"[" * 100_000,
         b'{"request_id":"r","model":"llama","messages":[{"role":"u","content":' + b"[" * 5000 + b"]" * 5000 + b"}]}",
         b'{"request_id":"r","model":"llama","x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
     ],
-    ids=range(14),
+    ids=range(13),
 )
 def test_what_is_no_demand_at_all_is_said_so(body):
     with pytest.raises(WireError, match=r"expected|out of range|unknown field"):
