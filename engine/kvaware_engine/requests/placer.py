@@ -271,8 +271,8 @@ class Placer:
             return self._refused(reservation, event, now_s)
         state = self._models[reservation.model]
         if event.worker is not None and event.worker != reservation.worker:
-            part = reservation.prefill
-            if (part is None or part.worker != event.worker) and not self._move(
+            first = reservation.placement.prefill  # also once its part is over: events come in any order
+            if (first is None or first.worker != event.worker) and not self._move(
                 state, reservation, event.worker, now_s
             ):
                 return EventVerdict.UNKNOWN_WORKER, None

@@ -258,3 +258,14 @@ def test_the_one_token_of_a_prefill_is_no_answer():
         phase, output = (Phase.DECODE, 300) if number % 3 == 0 else (Phase.PREFILL, 1)
         world.tells(world.placed(f"r{number}", phase=phase), EventType.FINISHED, output_tokens=output)
     assert world.placer.lengths.expected(MODEL, "default") == 300
+
+
+def test_a_prefill_worker_that_tells_late_that_it_started_does_not_take_the_answer_over():
+    """Events come in any order: by then its part is over, and the other worker decodes."""
+    world = PlacerAtWork(0)
+    split_fleet(world, "prefill", "decode", capabilities=("pull_by_prefill",))
+    placement = world.placed("r1")
+    assert placement.prefill is not None
+    world.tells(placement, EventType.FIRST_TOKEN)
+    world.tells(placement, EventType.STARTED, worker=placement.prefill.worker)
+    assert world.placer.placement(placement.placement_id) is placement
