@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from secrets import token_hex
+from secrets import token_bytes, token_hex
 from typing import Final
 
 from prometheus_client import Metric
@@ -36,6 +36,8 @@ __all__ = ["RequestsPart"]
 
 SEED_BYTES: Final = 4
 """Ids of placements begin with so much chance: those of before a restart are not taken for ours."""
+SECRET_BYTES: Final = 32
+"""Of what they end in."""
 LIMIT: Final = ["tenant", "quota", "limit"]
 
 
@@ -60,6 +62,7 @@ class RequestsPart:
         self._freshness = freshness
         self._clock = clock
         self.placer = Placer(workers, settings.requests, profiles, seed=f"{token_hex(SEED_BYTES)}-")
+        self.placer.ledger.keep_ids_secret(token_bytes(SECRET_BYTES))
         self.placing = Placing(self.placer, metrics=metrics, decisions=decisions)
         self.feed = RequestFeed(self.placer, self.placing)
         """To be subscribed to the store."""

@@ -228,3 +228,15 @@ def test_it_moves_to_the_worker_that_took_the_request():
     assert book.on_worker("ml:llama-0:0") == book.on_worker("ml:prefill-0:0") == []
     assert book.on_worker("ml:llama-5:0") == [made]
     assert book.find(made.placement_id) is made
+
+
+def test_ids_that_nobody_can_guess():
+    """Of known ones no other follows: neither the next of this ledger nor the same of another."""
+    ledgers = [RequestLedger(RequestLedgerSettings(), seed="s-") for _ in range(2)]
+    for number, ledger in enumerate(ledgers):
+        ledger.keep_ids_secret(bytes([number]) * 32)
+    ids = [[ledger.new_id() for _ in range(100)] for ledger in ledgers]
+    endings = {each.rpartition("-")[2] for given in ids for each in given}
+    assert len(endings) == 200
+    assert {len(each) for each in endings} == {16}
+    assert [each.rpartition("-")[0] for each in ids[0]] == [f"s-{number:x}" for number in range(1, 101)]
