@@ -118,6 +118,8 @@ class WorkerFleet:
         """Shape (FIGURES, slots), see ``Figure``. Another array once there are more workers than slots."""
         self.smallest_pool_tokens = inf
         """Of the workers that tell the size of their KV pool; infinity: nobody does."""
+        self.largest_pool_tokens = inf
+        """Of them; infinity: nobody tells."""
         self._reserved: set[int] = set()
         self._settings = settings
         self._standing = Standing(reports or WorkerSettings())
@@ -716,7 +718,11 @@ class WorkerFleet:
         self._reach = self._roles = None
 
     def _measure_pools(self) -> None:
-        self.smallest_pool_tokens = float(np.fmin.reduce(self.figures[Figure.KV_TOTAL_TOKENS], initial=inf))
+        pools = self.figures[Figure.KV_TOTAL_TOKENS]
+        self.smallest_pool_tokens = float(np.fmin.reduce(pools, initial=inf))
+        self.largest_pool_tokens = float(np.fmax.reduce(pools, initial=-inf))
+        if self.largest_pool_tokens < 0:
+            self.largest_pool_tokens = inf
 
     def _write_batch(self, column: WorkerColumn, slot: int) -> None:
         batch = column.batch

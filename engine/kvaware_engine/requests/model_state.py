@@ -280,6 +280,11 @@ class ModelState:
 
     # -- refusals ----------------------------------------------------------------------------------------------------
 
+    def answer_max_tokens(self, demand: RequestDemand) -> float:
+        """The longest answer that can be: what the context, or the largest pool, has left; infinity: unknown."""
+        most = self.observation.max_context_tokens
+        return max(0.0, (self.fleet.largest_pool_tokens if most is None else most) - demand.input_tokens)
+
     def too_long(self, demand: RequestDemand) -> PlacementRefusal | None:
         """Whether the prompt is longer than the model takes; None: it is not."""
         most = self.observation.max_context_tokens

@@ -350,6 +350,8 @@ class Placer:
             self._first_token(state, reservation, event, now_s)
         output_tokens = event.output_tokens
         if output_tokens is not None:
+            # What cannot be is not charged: one figure could lock a tenant out for hours.
+            output_tokens = int(min(output_tokens, state.answer_max_tokens(reservation.demand)))
             if first_token_at_s is not None and output_tokens >= _ANSWER_TOKENS_MIN and now_s > first_token_at_s:
                 tpot_ms = (now_s - first_token_at_s) * _MS_PER_S / (output_tokens - 1)
                 state.fleet.learn_decode(reservation.worker, tpot_ms=tpot_ms)
@@ -446,14 +448,13 @@ class Placer:
     # -- deciding ----------------------------------------------------------------------------------------------------
 
     def _expected(self, state: ModelState, demand: RequestDemand) -> int:
-        """Output tokens: as the client says, else as was seen lately; never beyond what the context has left.
+        """Output tokens: as the client says, else as was seen lately; never more than can be.
 
-        Whoever says more than can be would make a worker look full for as long as the request runs.
+        Whoever says more would make a worker look full for as long as the request runs.
         """
         told = demand.expected_output_tokens
         expected = self.lengths.expected(demand.model, demand.tenant) if told is None else told
-        most = state.observation.max_context_tokens
-        return expected if most is None else min(expected, most - demand.input_tokens)
+        return int(min(expected, state.answer_max_tokens(demand)))
 
     def _seen(
         self, state: ModelState, demand: RequestDemand, refused_by: frozenset[str], now_s: float, expected: int

@@ -507,3 +507,16 @@ def test_what_displaces_nothing_costs_nothing():
     world.now_s += 1
     world.hears(world.names[0])
     assert world.placed("full", block_hashes=own(2, 62)).option.terms.memory_pressure > 0
+
+
+def test_nobody_is_charged_for_an_answer_that_cannot_be():
+    """A typing error, or malice, in one event must not lock a tenant out for hours."""
+    world = PlacerAtWork(2, pool_blocks=1000)
+    world.placer.observe_quota("q", quota(tokens_per_s=1000))
+    placement = world.placed(input_tokens=500, expected_output_tokens=10_000_000)
+    assert placement.expected_output_tokens == 15_500, "what is left of a pool of 16,000 tokens"
+    world.tells(placement, EventType.FINISHED, output_tokens=10_000_000)
+    refusal = world.place(input_tokens=500)
+    assert isinstance(refusal, PlacementRefusal)
+    assert refusal.retry_after_s is not None
+    assert refusal.retry_after_s < 20

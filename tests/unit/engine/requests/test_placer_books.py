@@ -179,7 +179,7 @@ def test_a_saturated_prefill_sheds_however_idle_those_are_that_decode():
 def test_pools_that_stay_full_for_long_shed_as_queues_do():
     """Nothing waits for prefill there, and all of it waits for room."""
     world = PlacerAtWork(
-        1, pool_blocks=100, settings=RequestSettings(ledger=RequestLedgerSettings(saturation_wait_s=2.0))
+        1, pool_blocks=250, settings=RequestSettings(ledger=RequestLedgerSettings(saturation_wait_s=2.0))
     )
     world.hears(world.names[0], kv_blocks_free=0, running=1)
     outcome = world.place(input_tokens=1500, expected_output_tokens=2000)
