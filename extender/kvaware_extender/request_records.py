@@ -4,16 +4,12 @@ On the path of every request one small object is made, 0.35 µs, that holds what
 the line of it.
 """
 
-from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
-from kvaware_engine import CostTerms
 from kvaware_engine.requests.words import Option, Placement, PlacementRefusal, RequestDemand
 
 __all__ = ["NotPlaced", "Placed"]
-
-TERMS: Final = tuple(each.name for each in fields(CostTerms))
 
 
 class Placed:
@@ -45,7 +41,7 @@ class Placed:
             "tenant_id": demand.tenant,
             "selected_worker": option.worker,
             "candidate_workers": named,
-            "schedule_reason": placement.reason.value,
+            "schedule_reason": placement.reason,
             "estimated_compute_cost": terms.compute_wait + terms.memory_pressure,
             "estimated_cache_cost": terms.cache_access,
             "estimated_migration_cost": terms.migration + terms.network,
@@ -59,9 +55,9 @@ class Placed:
             "placement_id": placement.placement_id,
             "attempt": placement.attempt,
             "policy": placement.policy,
-            "action": option.action.value,
-            "mode": option.mode.value,
-            "precision": placement.precision.value,
+            "action": option.action,
+            "mode": option.mode,
+            "precision": placement.precision,
             "matched_tokens": cached.matched_tokens,
             "transfer_bytes": option.transfer_bytes,
             "expected_output_tokens": placement.expected_output_tokens,
@@ -96,7 +92,7 @@ class NotPlaced:
             "tenant_id": demand.tenant,
             "selected_worker": None,
             "candidate_workers": [],
-            "schedule_reason": refusal.reason.value,
+            "schedule_reason": refusal.reason,
             "estimated_compute_cost": None,
             "estimated_cache_cost": None,
             "estimated_migration_cost": None,
@@ -134,4 +130,13 @@ def _terms(option: Option | None) -> dict[str, float] | None:
     if option is None:
         return None
     terms = option.terms
-    return {"total": terms.total, **{name: getattr(terms, name) for name in TERMS}}
+    return {
+        "total": terms.total,
+        "compute_wait": terms.compute_wait,
+        "cache_access": terms.cache_access,
+        "migration": terms.migration,
+        "memory_pressure": terms.memory_pressure,
+        "network": terms.network,
+        "risk": terms.risk,
+        "locality_gain": terms.locality_gain,
+    }
