@@ -1,7 +1,7 @@
 """The log of decisions: one JSON line each, under the field names of the design (§8), written off the hot path.
 
 The loop only puts a record that nobody changes any more on a bounded queue; a thread renders and writes. When the disk
-or the reader is slow, or more is decided than the thread may write (some 8,000 records a second), records are dropped
+or the reader is slow, or more is decided than the thread may write (some 12,000 records a second), records are dropped
 and counted: a decision never waits for its log.
 """
 
@@ -24,7 +24,7 @@ CLOSE_WITHIN_S: Final = 5.0
 COLLECT_S: Final = 0.05
 """How long records may lie before they are written."""
 AT_A_TIME: Final = 16
-"""Records between two writes, each of which lets the loop go on: some 0.2 ms of requests, 1 ms of pods."""
+"""Records between two writes, each of which lets the loop go on: some 0.1 ms of requests, 1 ms of pods."""
 SHARE: Final = 0.1
 """Of one core that the thread may take. Without a bound, 30,000 requests a second would leave the loop two thirds."""
 
@@ -92,21 +92,25 @@ class DecisionLog:
             ending = False
             while not ending:
                 ending = self._closing.wait(COLLECT_S)
-                while self._queue:
+                waiting = len(self._queue)  # what comes meanwhile is collected first: to wake up takes 50 µs
+                while self._queue and (ending or waiting > 0):
                     began_s = thread_time()
-                    self._write_some(out)
+                    waiting -= self._write_some(out)
                     if not ending:
                         ending = self._closing.wait((thread_time() - began_s) * (1 / SHARE - 1))
         finally:
             if out is not sys.stdout.buffer:
                 self._guarded(out.close)
 
-    def _write_some(self, out: BinaryIO) -> None:
+    def _write_some(self, out: BinaryIO) -> int:
+        """Write the next records. Returns: how many were taken."""
         lines: list[bytes] = []
-        for _ in range(min(AT_A_TIME, len(self._queue))):
+        taken = min(AT_A_TIME, len(self._queue))
+        for _ in range(taken):
             record = self._queue.popleft()
             self._guarded(lambda record=record: lines.append(render(record)))  # type: ignore[misc] # lambda default
         self._guarded(lambda: (out.write(b"".join(lines)), out.flush()), records=len(lines))
+        return taken
 
     def _guarded(self, step: Callable[[], object], *, records: int = 1) -> None:
         """A full disk or an odd record must not end the log."""
@@ -120,4 +124,4 @@ class DecisionLog:
 
 def render(record: Record) -> bytes:
     """One line."""
-    return orjson.dumps(record.fields(), default=str, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_NON_STR_KEYS)
+    return orjson.dumps(record.fields(), default=str, option=orjson.OPT_APPEND_NEWLINE)

@@ -194,6 +194,26 @@ def test_the_thread_rests_between_writes_but_not_while_the_log_is_closed(tmp_pat
     assert len((tmp_path / "log").read_bytes().splitlines()) == 4 * AT_A_TIME
 
 
+def test_the_thread_collects_what_comes_while_it_writes(tmp_path, monkeypatch):
+    """Else it would wake up for each record: that takes longer than to write one, and the loop stands still for it."""
+    waits: list[float] = []
+    log = DecisionLog(target=str(tmp_path / "log"), capacity=1000)
+    spent = iter(range(1000))
+    monkeypatch.setattr("kvaware_extender.decision_log.thread_time", lambda: float(next(spent)))
+
+    def wait(for_s):
+        waits.append(for_s)
+        log._queue.append(Line(len(waits)))
+        return len(waits) >= 5
+
+    monkeypatch.setattr(log._closing, "wait", wait)
+    with (tmp_path / "log").open("ab") as out:
+        log._write_all(out)
+    assert waits == [COLLECT_S, pytest.approx(9.0), COLLECT_S, pytest.approx(9.0), COLLECT_S]
+    values = [orjson.loads(line)["value"] for line in (tmp_path / "log").read_bytes().splitlines()]
+    assert values == [1, 2, 3, 4, 5]
+
+
 def test_records_of_many_writes_stay_in_order(tmp_path):
     """Several at a time, so that the loop gets its turn between them; the last ones when the log is closed."""
     path = tmp_path / "log"
