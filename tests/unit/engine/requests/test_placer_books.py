@@ -181,6 +181,7 @@ def test_pools_that_stay_full_for_long_shed_as_queues_do():
     world = PlacerAtWork(
         1, pool_blocks=250, settings=RequestSettings(ledger=RequestLedgerSettings(saturation_wait_s=2.0))
     )
+    world.now_s += 1
     world.hears(world.names[0], kv_blocks_free=0, running=1)
     outcome = world.place(input_tokens=1500, expected_output_tokens=2000)
     assert isinstance(outcome, PlacementRefusal)
