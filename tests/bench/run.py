@@ -1,12 +1,13 @@
 """Measure everything as ratios inside one run: absolute times differ from machine to machine, ratios hardly.
 
-``python tests/bench/run.py [verbs|decisions|scheduler|operator|selection|http ...]``; without arguments, all.
+``python tests/bench/run.py [verbs|decisions|scheduler|operator|index|selection|http ...]``; without arguments, all.
 """
 
 import sys
 from pathlib import Path
 
 from decisions import measure_decisions
+from index import measure_index
 from operator_at_size import measure_operator
 from report import Row, print_rows, write_rows
 from request_http import measure_request_http
@@ -19,6 +20,7 @@ PARTS = {
     "verbs": measure_verbs,
     "scheduler": measure_scheduler,
     "operator": measure_operator,
+    "index": measure_index,
     "selection": measure_selection,
     "http": measure_request_http,
 }

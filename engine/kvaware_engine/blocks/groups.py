@@ -37,7 +37,8 @@ MAX_GROUP_BLOCKS: Final = 2**16 - 1
 """An offset has 16 bits where it is kept per block; a longer run goes on in a child."""
 ROW_BITS: Final = 32
 ROW_MASK: Final = 2**ROW_BITS - 1
-GENERATIONS: Final = 2**16
+GENERATIONS: Final = 2**15
+"""A place of 64 bits with it stays below 2^63: ranges of such numbers are C's."""
 
 READ: Final = Struct(">Q").unpack_from
 ROW_BYTES: Final = HASH_INT_BYTES + INT_BYTES + BYTEARRAY_BYTES + EMPTY_DICT_BYTES
@@ -185,7 +186,7 @@ class GroupTable:
         return parent
 
     def handle(self, row: int) -> int:
-        """Give a name of the group that no later group in the same row has (but for the 65,536th)."""
+        """Give a name of the group that no later group in the same row has (but for the 32,768th)."""
         return self.generation[row] << ROW_BITS | row
 
     def hash_at(self, row: int, offset: int) -> int:
@@ -196,7 +197,7 @@ class GroupTable:
     def row_of(self, handle: int) -> int | None:
         """Give the row of a handle; None: the group is gone."""
         row = handle & ROW_MASK
-        return row if self.generation[row] == handle >> ROW_BITS and self.parent[row] != FREE else None
+        return row if self.generation[row] == handle >> ROW_BITS else None  # one that is freed gets the next at once
 
     def common(self, row: int, hashes: Sequence[int], start: int) -> int:
         """Count the blocks of a group that the prompt runs through.
@@ -209,9 +210,11 @@ class GroupTable:
         """
         own = self.hashes[row]
         low, high = 1, min(self.length[row], len(hashes) - start)
+        if READ(own, high * HASH_BYTES - HASH_BYTES)[0] == hashes[start + high - 1]:
+            return high  # the prompt ends here
         hint = self.hint[row]
-        if 0 < hint <= high and READ(own, hint * HASH_BYTES - HASH_BYTES)[0] == hashes[start + hint - 1]:
-            if hint == high or READ(own, hint * HASH_BYTES)[0] != hashes[start + hint]:
+        if 0 < hint < high and READ(own, hint * HASH_BYTES - HASH_BYTES)[0] == hashes[start + hint - 1]:
+            if READ(own, hint * HASH_BYTES)[0] != hashes[start + hint]:
                 return hint
             low = hint + 1
         while low < high:  # chained: where one differs, all after it do
@@ -228,6 +231,8 @@ class GroupTable:
         own = self.hashes[row]
         low, high = 0, min(self.length[row] - offset, len(data) // HASH_BYTES - at)
         ours, theirs = offset * HASH_BYTES, at * HASH_BYTES
+        if own[ours : ours + HASH_BYTES] != data[theirs : theirs + HASH_BYTES]:
+            return 0
         if own[ours : ours + high * HASH_BYTES] == data[theirs : theirs + high * HASH_BYTES]:
             return high
         while low < high:

@@ -169,13 +169,22 @@ class Holdings:
     def _add_to_hbm(self, slot: int, row: int, first: int, end: int) -> bool:
         """Do it without masks, or with those of HBM alone. Returns: False: that is not how it is."""
         key = row << SLOT_BITS | slot
-        count: int = self.groups.holders[row].get(slot, 0)
+        holders = self.groups.holders[row]
+        count: int = holders.get(slot, 0)
         mask = self._hbm.get(key)
         if mask is None:
-            if first <= count < end:
-                self._hbm_blocks[slot] += end - count
-                self._set_count(slot, row, end)
-            return first <= count
+            if not first <= count < end:
+                return first <= count
+            self._hbm_blocks[slot] += end - count
+            if not count:
+                self._gain(slot, row, end)
+                return True
+            holders[slot] = end
+            if row in self.shapes.made:
+                self.shapes.forget(row)
+            if self.loose:
+                self._fasten(slot, row, end)
+            return True
         expected = self._expected.get(key)
         if expected is None or key in self._cpu or key in self._ssd:
             return False

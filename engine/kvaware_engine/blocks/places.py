@@ -1,8 +1,7 @@
-"""Engine hash → place of the block, for one worker and cache group: some 18 bytes a block.
+"""Engine hash → place of the block, for one worker and cache group: some 20 bytes a block.
 
 A dictionary takes 110 to 140 bytes a block with its keys and values. Here only what came lately is in one: it takes a
-run of blocks at once, at C's speed. The rest is in two sorted arrays, a middle one that the dictionary is merged into
-and a large one that takes the middle one when that has grown to an eighth of it; numpy merges. The garbage collector
+run of blocks at once, at C's speed. The rest is in two sorted arrays, that numpy merges it into. The garbage collector
 sees none of it.
 """
 
@@ -20,15 +19,14 @@ __all__ = ["Places"]
 
 Words = npt.NDArray[np.uint64]
 
-RECENT: Final = 2048
-"""Entries that the dictionary holds at most: merging them takes half a millisecond."""
-MIDDLE_SHARE: Final = 8
-MIDDLE_MIN: Final = 4 * RECENT
+RECENT: Final = 8192
+RECENT_SHARE: Final = 16
+"""The dictionary is merged when it has so many entries and this share of the others': a millisecond for 150,000."""
 GONE: Final = 2**64 - 1
 """The value of a key that was forgotten, until the next merge."""
 
 
-class Level:
+class Sorted:
     """Sorted keys and their values. Values change in place, keys only by a merge."""
 
     __slots__ = ("_key_view", "_value_view", "keys", "values")
@@ -62,11 +60,11 @@ class Level:
         self._value_view[at] = GONE
         return value
 
-    def only(self, kept: npt.NDArray[np.bool_]) -> "Level":
+    def only(self, kept: npt.NDArray[np.bool_]) -> "Sorted":
         """Give the entries of the mask."""
-        return self if kept.all() else Level(self.keys[kept], self.values[kept])
+        return self if kept.all() else Sorted(self.keys[kept], self.values[kept])
 
-    def with_newer(self, newer: "Level") -> "Level":
+    def with_newer(self, newer: "Sorted") -> "Sorted":
         """Give both; where they have a key in common, the newer value counts."""
         older = self.only(self.values != GONE)
         newer = newer.only(newer.values != GONE)
@@ -77,61 +75,61 @@ class Level:
         if common.any():
             older.values[at[common]] = newer.values[common]
             newer, at = newer.only(~common), at[~common]
-        return Level(np.insert(older.keys, at, newer.keys), np.insert(older.values, at, newer.values))
+        return Sorted(np.insert(older.keys, at, newer.keys), np.insert(older.values, at, newer.values))
 
 
 class Places:
     """A map from 64-bit integers to 64-bit integers below GONE."""
 
-    __slots__ = ("_large", "_middle", "_recent")
+    __slots__ = ("_most_recent", "_recent", "_sorted")
 
     def __init__(self) -> None:
         self._recent: dict[int, int] = {}
-        self._middle = self._large = EMPTY
+        self._most_recent = RECENT
+        self._sorted = Sorted(np.zeros(0, np.uint64), np.zeros(0, np.uint64))
 
     def __len__(self) -> int:
         """Entries, those that were forgotten and not yet merged away included."""
-        return len(self._recent) + len(self._middle) + len(self._large)
+        return len(self._recent) + len(self._sorted)
 
     @property
     def size_bytes(self) -> int:
         """Memory of all of it."""
         recent = getsizeof(self._recent) + len(self._recent) * (HASH_INT_BYTES + INT_BYTES)
-        return recent + self._middle.size_bytes + self._large.size_bytes
+        return recent + self._sorted.size_bytes
 
     def get(self, key: int) -> int | None:
         """Give the key's value; None: it has none."""
         value = self._recent.get(key)
-        if value is not None:
-            return value
-        value = self._middle.get(key)
-        if value == GONE:
-            value = self._large.get(key)
-        return None if value == GONE else value
+        if value is None:
+            value = self._sorted.get(key)
+            if value == GONE:
+                return None
+            self.set(key, value)  # most are asked for again: prompts go on from where others did
+        return value
+
+    def set(self, key: int, value: int) -> None:
+        """Give the key this value."""
+        self._recent[key] = value
+        if len(self._recent) >= self._most_recent:
+            self._merge()
 
     def set_run(self, keys: Sequence[int], value: int, step: int) -> None:
         """Give the first key this value and each other one ``step`` more than the one before it."""
-        recent = self._recent
-        if len(keys) == 1:
-            recent[keys[0]] = value
-        else:
-            recent.update(zip(keys, range(value, value + step * len(keys), step), strict=True))
-        if len(recent) >= RECENT:
+        self._recent.update(zip(keys, range(value, value + step * len(keys), step), strict=True))
+        if len(self._recent) >= self._most_recent:
             self._merge()
 
     def pop(self, key: int) -> int | None:
         """Forget the key. Returns: its value; None: it had none."""
-        recent = self._recent.pop(key, GONE)
-        middle, large = self._middle.pop(key), self._large.pop(key)  # it may have been told twice
-        value = recent if recent != GONE else middle if middle != GONE else large
+        recent, older = self._recent.pop(key, GONE), self._sorted.pop(key)  # it may have been told twice
+        value = older if recent == GONE else recent
         return None if value == GONE else value
 
     def forget(self, gone: Callable[[Words], npt.NDArray[np.bool_]]) -> None:
         """Forget the keys whose values, asked all at once, are said to be gone."""
         self._merge()
-        self._large = self._large.with_newer(self._middle)
-        self._middle = EMPTY
-        self._large = self._large.only(~gone(self._large.values))
+        self._sorted = self._sorted.only(~gone(self._sorted.values))
 
     def _merge(self) -> None:
         size = len(self._recent)
@@ -139,10 +137,5 @@ class Places:
         values = np.fromiter(self._recent.values(), np.uint64, size)
         self._recent = {}
         order = np.argsort(keys)
-        self._middle = self._middle.with_newer(Level(keys[order], values[order]))
-        if len(self._middle) > max(MIDDLE_MIN, len(self._large) // MIDDLE_SHARE):
-            self._large = self._large.with_newer(self._middle)
-            self._middle = EMPTY
-
-
-EMPTY: Final = Level(np.zeros(0, np.uint64), np.zeros(0, np.uint64))
+        self._sorted = self._sorted.with_newer(Sorted(keys[order], values[order]))
+        self._most_recent = max(RECENT, len(self._sorted) // RECENT_SHARE)

@@ -28,6 +28,7 @@ ROW_BITS: Final = 32
 OFFSET_BITS: Final = 16
 ROW_MASK: Final = 2**ROW_BITS - 1
 OFFSET_MASK: Final = 2**OFFSET_BITS - 1
+GENERATION_SHIFT: Final = ROW_BITS + OFFSET_BITS
 NEXT_BLOCK: Final = 1 << ROW_BITS
 
 ROOTS: Final = 4096
@@ -40,9 +41,12 @@ ORPHAN_BYTES: Final = 700
 """Of one block that waits for its parent, its tokens included."""
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(init=False)
 class Applied:
-    """What became of events, in blocks. A worker's confidence is lowered by what was unknown."""
+    """What became of events, in blocks. A worker's confidence is lowered by what was unknown.
+
+    One is made per batch. Zeros are the class's: to set nine of them took longer than to apply a removal.
+    """
 
     stored: int = 0
     removed: int = 0
@@ -103,16 +107,15 @@ class Residency:
         """
         applied = Applied()
         for event in events:
-            match event:
-                case BlocksStored():
-                    self._stored(slot, event, applied)
-                case BlocksRemoved():
-                    self._removed(slot, event, applied)
-                case BlocksCleared():
-                    applied.cleared += 1
-                    self._index.clear(slot)
-                case _:
-                    assert_never(event)
+            if isinstance(event, BlocksStored):
+                self._stored(slot, event, applied)
+            elif isinstance(event, BlocksRemoved):
+                self._removed(slot, event, applied)
+            elif isinstance(event, BlocksCleared):
+                applied.cleared += 1
+                self._index.clear(slot)
+            else:
+                assert_never(event)
         self._index.settle()
         return applied
 
@@ -158,12 +161,13 @@ class Residency:
         """Whether the groups of these places are gone."""
         rows = (places & np.uint64(ROW_MASK)).astype(np.int64)
         generations = np.frombuffer(self._index.tree.generation, np.uint16)[rows]
-        gone: npt.NDArray[np.bool_] = generations != places >> np.uint64(ROW_BITS + OFFSET_BITS)
+        gone: npt.NDArray[np.bool_] = generations != places >> np.uint64(GENERATION_SHIFT)
         return gone
 
     def _row(self, place: int) -> int | None:
         """Give the row of a place; None: its group is gone."""
-        return self._index.tree.row_of(place >> ROW_BITS + OFFSET_BITS << ROW_BITS | place & ROW_MASK)
+        row = place & ROW_MASK
+        return row if self._index.tree.generation[row] == place >> GENERATION_SHIFT else None
 
     def _cleared(self, slot: int) -> None:
         self._workers.pop(slot, None)
@@ -175,7 +179,7 @@ class Residency:
         blocks = len(event.engine_hashes)
         if event.kind is not None and event.kind not in DENSE_KINDS:
             own.sparse_groups.add(event.group_index)
-        if event.group_index in own.sparse_groups:
+        if own.sparse_groups and event.group_index in own.sparse_groups:
             applied.skipped += blocks
             return
         if not event.token_ids:
@@ -185,32 +189,38 @@ class Residency:
             applied.malformed += max(1, blocks)
             return
         self.block_tokens = event.block_tokens
-        pending = [event]
+        placed = self._placed(slot, own, event, applied)
+        if placed and own.orphans.blocks:
+            self._adopt(slot, own, event, applied)
+
+    def _adopt(self, slot: int, own: WorkerBlocks, parent: BlocksStored, applied: Applied) -> None:
+        """Give what waited for these blocks its place, and what waited for that."""
+        pending = [parent]
         while pending:
             run = pending.pop()
-            if self._placed(slot, own, run, applied) and own.orphans.blocks:
-                for block in run.engine_hashes:
-                    pending += own.orphans.take(run.group_index, block)
+            for block in run.engine_hashes:
+                waited = own.orphans.take(run.group_index, block)
+                pending += [each for each in waited if self._placed(slot, own, each, applied)]
 
     def _placed(self, slot: int, own: WorkerBlocks, event: BlocksStored, applied: Applied) -> bool:
         """Give a run its place. Returns: False: it has none, or waits for its parent."""
-        index, blocks = self._index, len(event.engine_hashes)
+        index, names = self._index, event.engine_hashes
+        tree, blocks = index.tree, len(names)
         places = own.places.get(event.group_index)
         if places is None:
             places = own.places[event.group_index] = Places()
-        salt, keys = salt_and_keys(event)
+        salt, keys = salt_and_keys(event) if event.extra_keys else (None, ())
         row, offset = NO_GROUP, 0
         if event.parent is None:
             parent = self._root(event.adapter, salt)
         else:
             place = places.get(event.parent)
-            found = None if place is None else self._row(place)
-            if place is None or found is None:
+            if place is None or tree.generation[place & ROW_MASK] != place >> GENERATION_SHIFT:
                 applied.orphaned += blocks
                 applied.orphans_dropped += own.orphans.add(event, event.parent)
                 return False
-            row, offset = found, (place >> ROW_BITS) & OFFSET_MASK
-            parent = index.tree.hash_at(row, offset)
+            row, offset = place & ROW_MASK, (place >> ROW_BITS) & OFFSET_MASK
+            parent = tree.hash_at(row, offset)
             offset += 1
         try:
             data = chain_bytes(parent, event.token_ids, block_tokens=event.block_tokens, extra_keys=keys)
@@ -218,14 +228,14 @@ class Residency:
             applied.malformed += blocks
             return False
         at = 0
-        for run in index.lay(slot, row, offset, data):
-            row, first, end = run
-            index.holdings.add(slot, row, first, end, event.tier)
-            names = event.engine_hashes[at : at + end - first]
-            places.set_run(
-                names, index.tree.generation[row] << ROW_BITS + OFFSET_BITS | first << ROW_BITS | row, NEXT_BLOCK
-            )
-            at += end - first
+        for group, first, end in index.lay(slot, row, offset, data):
+            index.holdings.add(slot, group, first, end, event.tier)
+            place = tree.generation[group] << GENERATION_SHIFT | first << ROW_BITS | group
+            if blocks == 1:
+                places.set(names[0], place)
+            else:
+                places.set_run(names if end - first == blocks else names[at : at + end - first], place, NEXT_BLOCK)
+                at += end - first
         applied.stored += blocks
         index.budget.spare_bytes -= blocks * NAME_BYTES
         return True
@@ -272,7 +282,7 @@ class Residency:
         applied.unknown_removed += 1 - known
         # Its group may be gone with it, and the row is nobody's or another's then.
         if self._row(place) is not None and self._index.holdings.resident(slot, row, offset):
-            places.set_run((block,), place, NEXT_BLOCK)  # another tier still has it
+            places.set(block, place)  # another tier still has it
 
     def _root(self, adapter: str | None, salt: str | None) -> int:
         root = self._roots.get((adapter, salt))
