@@ -8,14 +8,13 @@ import numpy as np
 
 from kvaware_engine.policies.base import Policy
 from kvaware_engine.requests.candidates import Candidates
-from kvaware_engine.requests.figures import Figure
+from kvaware_engine.requests.rows import LAST_CHOSEN
 from kvaware_engine.requests.words import FloatArray, IntArray
 
 __all__ = ["TIE_MS", "Choice", "choose", "choose_by"]
 
 TIE_MS: Final = 1e-6
 """Costs that differ by no more are equal: sums in another order differ by less."""
-_LAST_CHOSEN: Final = int(Figure.LAST_CHOSEN)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -38,7 +37,7 @@ def choose(policy: Policy, candidates: Candidates) -> Choice | None:
 
     Returns: None where nobody can be chosen.
     """
-    return choose_by(policy.costs_ms(candidates), candidates.figures[_LAST_CHOSEN])
+    return choose_by(policy.costs_ms(candidates), candidates.figures[LAST_CHOSEN])
 
 
 def choose_by(costs: FloatArray, last_chosen: FloatArray) -> Choice | None:

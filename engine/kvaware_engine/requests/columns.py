@@ -19,28 +19,28 @@ from typing import Final
 import numpy as np
 
 from kvaware_engine.requests.candidates import Candidates
-from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.options import Need, need_of, options
 from kvaware_engine.requests.reach import Reach, hop_bytes_per_s
+from kvaware_engine.requests.rows import (
+    CLASS,
+    CONFIDENCE,
+    DECODE,
+    FREE_AT,
+    HALF_STEP,
+    IN_FLIGHT,
+    KV_FREE,
+    KV_TOTAL,
+    PRESSURE,
+    REMAINING,
+    REQUESTS,
+    RISK,
+)
 from kvaware_engine.requests.transfers import can_transfer, sources_of
 from kvaware_engine.requests.words import FloatArray, IntArray
 from kvaware_engine.requests.workspace import Workspace
 
 __all__ = ["begin_ms", "costs_ms", "held_tokens", "waits_ms"]
 
-_FREE_AT: Final = int(Figure.FREE_AT_S)
-_REQUESTS: Final = int(Figure.REQUESTS)
-_HALF_STEP: Final = int(Figure.HALF_STEP_MS)
-_DECODE: Final = int(Figure.DECODE_MS_PER_TOKEN)
-_PRESSURE: Final = int(Figure.PRESSURE_MS_PER_TOKEN)
-_RISK: Final = int(Figure.RISK_MS)
-_KV_TOTAL: Final = int(Figure.KV_TOTAL_TOKENS)
-_KV_FREE: Final = int(Figure.KV_FREE_TOKENS)
-_CONFIDENCE: Final = int(Figure.CONFIDENCE_RATIO)
-_REMAINING: Final = int(Figure.REMAINING_TOKENS)
-_IN_FLIGHT: Final = int(Figure.LINK_BYTES_IN_FLIGHT)
-_CLASS: Final = int(Figure.HARDWARE_CLASS)
-# Plain numbers: an IntEnum's member as an index costs 0.1 µs each time.
 
 _MS_PER_S: Final = 1000.0
 _MS_IN_S: Final = np.array(_MS_PER_S)
@@ -79,14 +79,14 @@ def _added(candidates: Candidates, need: Need, rates: Rates) -> FloatArray:
     """What ``Workspace.add`` does, whatever the hardware."""
     figures = candidates.figures
     whole, linear, squared = rates
-    total: FloatArray = np.dot(_weights(need), figures[_HALF_STEP : _RISK + 1])
+    total: FloatArray = np.dot(_weights(need), figures[HALF_STEP : RISK + 1])
     total += waits_ms(candidates)
     total += whole - need.gain_ms
     if candidates.deepest_tokens > 0:
         held = held_tokens(candidates)
         spared = held * squared
         spared += linear
-        spared += figures[_PRESSURE]
+        spared += figures[PRESSURE]
         spared *= held
         total -= spared
     total += candidates.barred
@@ -104,7 +104,7 @@ def _with_others(candidates: Candidates, need: Need, total: FloatArray, rates: R
         held = held_tokens(candidates)
         wait = waits_ms(candidates)
         queue = wait.copy()
-        wait += candidates.figures[_HALF_STEP]
+        wait += candidates.figures[HALF_STEP]
         if tight is not None:
             room, uncharged = _short(candidates, need, tight, need.room_tokens - held.take(tight))
             total[tight] += room - uncharged
@@ -127,7 +127,7 @@ def waits_ms(candidates: Candidates) -> FloatArray:
     """Until the prompts that wait ahead of this demand are computed. Shape (slots,), 0 or more; a new array."""
     waits = candidates.waits_ahead_ms
     if waits is None:
-        queue: FloatArray = candidates.figures[_FREE_AT] - np.array(candidates.now_s)
+        queue: FloatArray = candidates.figures[FREE_AT] - np.array(candidates.now_s)
         queue *= _MS_IN_S
         waits = queue
     else:
@@ -140,7 +140,7 @@ def begin_ms(candidates: Candidates) -> FloatArray:
     """Until the demand begins there: queue, half a step, room in the pool. Shape (slots,), 0 or more; a new array."""
     need = need_of(candidates)
     wait = waits_ms(candidates)
-    wait += candidates.figures[_HALF_STEP]
+    wait += candidates.figures[HALF_STEP]
     tight = _tight(candidates, need)
     if tight is not None:
         fresh = need.room_tokens - held_tokens(candidates).take(tight)
@@ -150,7 +150,7 @@ def begin_ms(candidates: Candidates) -> FloatArray:
 
 def held_tokens(candidates: Candidates) -> FloatArray:
     """Of the prompt, what is expected to be there. Shape (slots,); a new array."""
-    confidence = candidates.figures[_CONFIDENCE]
+    confidence = candidates.figures[CONFIDENCE]
     held: FloatArray = candidates.matched_tokens * confidence
     if candidates.lower_tokens and candidates.bytes_per_token is None:
         # No load can be priced: what lies in lower tiers counts as not held.
@@ -179,7 +179,7 @@ def _rates(candidates: Candidates, need: Need) -> Rates:
         rates.append((scale * whole, scale * linear, scale * squared))
     if len(rates) == 1:
         return rates[0]
-    at = candidates.figures[_CLASS].astype(np.int64)
+    at = candidates.figures[CLASS].astype(np.int64)
     whole_of, linear_of, squared_of = np.array(rates).T.take(at, axis=1)
     return whole_of, linear_of, squared_of
 
@@ -189,7 +189,7 @@ def _tight(candidates: Candidates, need: Need) -> IntArray | None:
 
     A pool of which nothing is known is not short of room.
     """
-    free = candidates.figures[_KV_FREE]
+    free = candidates.figures[KV_FREE]
     # Of numbers with a NaN argmin finds that: only then, or where there is a shortage, each one is looked at.
     if not len(free) or free.item(free.argmin()) >= need.room_tokens:
         return None
@@ -208,15 +208,15 @@ def _short(candidates: Candidates, need: Need, at: IntArray, fresh: FloatArray) 
     Returns: Milliseconds, shape as ``at``, each.
     """
     figures = candidates.figures
-    free = np.maximum(figures[_KV_FREE].take(at), 0.0)
+    free = np.maximum(figures[KV_FREE].take(at), 0.0)
     short = np.fmax(fresh - free, 0.0)  # fmax and fmin pass over what is unknown
-    held = np.fmax(figures[_KV_TOTAL].take(at) - free, _LEAST_HELD)
+    held = np.fmax(figures[KV_TOTAL].take(at) - free, _LEAST_HELD)
     share = np.fmin(short / held, 1.0)
-    rest = figures[_REMAINING].take(at) / np.maximum(figures[_REQUESTS].take(at), 1.0)
+    rest = figures[REMAINING].take(at) / np.maximum(figures[REQUESTS].take(at), 1.0)
     rest = np.maximum(rest, max(need.output_tokens / 2, 1.0))
-    half = figures[_HALF_STEP].take(at)
-    step = np.where(half > 0, 2 * half, figures[_DECODE].take(at))
-    return share * rest * step, short * figures[_PRESSURE].take(at)
+    half = figures[HALF_STEP].take(at)
+    step = np.where(half > 0, 2 * half, figures[DECODE].take(at))
+    return share * rest * step, short * figures[PRESSURE].take(at)
 
 
 def _loads(candidates: Candidates) -> tuple[IntArray, FloatArray]:
@@ -227,7 +227,7 @@ def _loads(candidates: Candidates) -> tuple[IntArray, FloatArray]:
     tokens = np.fromiter(chain.from_iterable(lower.values()), dtype=np.float64, count=2 * count).reshape(count, 2)
     per_token = (candidates.bytes_per_token or 0.0) * _MS_PER_S
     load: FloatArray = tokens @ np.array((per_token / links.host_bytes_per_s, per_token / links.disk_bytes_per_s))
-    load *= candidates.figures[_CONFIDENCE].take(at)
+    load *= candidates.figures[CONFIDENCE].take(at)
     return at, load
 
 
@@ -248,7 +248,7 @@ def _with_lower_tiers(
         return total
     at = at.take(dear)
     # All computed: as if nothing were held there.
-    alone: FloatArray = _weights(need) @ candidates.figures[_HALF_STEP : _RISK + 1].take(at, axis=1)
+    alone: FloatArray = _weights(need) @ candidates.figures[HALF_STEP : RISK + 1].take(at, axis=1)
     alone += queue.take(at)
     alone += (whole.take(dear) if isinstance(whole, np.ndarray) else whole) - need.gain_ms
     if _tight(candidates, need) is not None:
@@ -277,7 +277,7 @@ def _with_transfers(
     reach = candidates.reach or Reach(candidates.facts)
     bytes_per_token = candidates.bytes_per_token or 0.0
     ms_per_byte = _MS_PER_S / np.array(hop_bytes_per_s(candidates.settings.links))
-    in_flight = figures[_IN_FLIGHT]
+    in_flight = figures[IN_FLIGHT]
     busy = in_flight.item(in_flight.argmax()) > 0
     _, linear, squared = rates
     penalty_ms = costs.remote_step_penalty_ms * need.output_tokens

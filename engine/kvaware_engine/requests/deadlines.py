@@ -1,20 +1,15 @@
 """When the first token comes: whether a request with a deadline is placed among those that make it, or at all."""
 
-from typing import Final
-
 import numpy as np
 
 from kvaware_engine.requests.candidates import Candidates
 from kvaware_engine.requests.columns import begin_ms, held_tokens
 from kvaware_engine.requests.costs import expected_tokens, tier_load_ms
-from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.options import need_of
+from kvaware_engine.requests.rows import CLASS, CONFIDENCE
 from kvaware_engine.requests.words import FloatArray, Option
 
 __all__ = ["barred_as_late", "first_token_ms", "first_tokens_ms"]
-
-_CLASS: Final = int(Figure.HARDWARE_CLASS)
-_CONFIDENCE: Final = int(Figure.CONFIDENCE_RATIO)
 
 
 def first_token_ms(option: Option, prefill: Option | None) -> float:
@@ -43,14 +38,14 @@ def first_tokens_ms(candidates: Candidates) -> FloatArray:
                 for each in candidates.classes
             ]
         )
-        base, linear, squared = rates.T.take(candidates.figures[_CLASS].astype(np.int64), axis=1)
+        base, linear, squared = rates.T.take(candidates.figures[CLASS].astype(np.int64), axis=1)
         held = held_tokens(candidates)
         uncached = tokens - held
         total += base + uncached * (linear + squared * (uncached + 2 * held))
     if candidates.bytes_per_token is not None:
         links = candidates.settings.links
         for slot, (cpu, ssd) in candidates.lower_tokens.items():
-            confidence = candidates.figures.item(_CONFIDENCE, slot)
+            confidence = candidates.figures.item(CONFIDENCE, slot)
             total[slot] += tier_load_ms(
                 cpu_tokens=expected_tokens(cpu, confidence_ratio=confidence),
                 ssd_tokens=expected_tokens(ssd, confidence_ratio=confidence),

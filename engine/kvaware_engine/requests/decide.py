@@ -12,10 +12,10 @@ from kvaware_engine.requests.candidates import Candidates, WorkerFacts
 from kvaware_engine.requests.choose import choose
 from kvaware_engine.requests.columns import begin_ms
 from kvaware_engine.requests.deadlines import barred_as_late, first_token_ms, first_tokens_ms
-from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.ledger import Reservation
 from kvaware_engine.requests.model_state import ModelState
 from kvaware_engine.requests.roles import DECODE, PREFILL
+from kvaware_engine.requests.rows import CONFIDENCE, KV_FREE, REQUESTS
 from kvaware_engine.requests.snapshot import Snapshot, take, take_pair
 from kvaware_engine.requests.split import choose_pair, in_phase, pair_options
 from kvaware_engine.requests.words import (
@@ -31,10 +31,6 @@ from kvaware_engine.requests.words import (
 
 __all__ = ["Decision", "decide", "reserve", "too_late"]
 
-_REQUESTS: Final = int(Figure.REQUESTS)
-_KV_FREE: Final = int(Figure.KV_FREE_TOKENS)
-_CONFIDENCE: Final = int(Figure.CONFIDENCE_RATIO)
-# Plain numbers: an IntEnum's member as an index costs 0.1 µs each time.
 _MS_PER_S: Final = 1000.0
 _ROUNDED_MS: Final = 0.001
 """A wait that is longer by no more is as long: else who waits exactly as long as told may be told to wait again."""
@@ -176,7 +172,7 @@ def reserve(
     figures, facts, slot = seen.figures, state.fleet.facts, option.slot
     now_s, expected = candidates.now_s, candidates.expected_output_tokens
     there = cast("WorkerFacts", facts[slot])
-    free_tokens, bytes_per_token = figures.item(_KV_FREE, slot), candidates.bytes_per_token
+    free_tokens, bytes_per_token = figures.item(KV_FREE, slot), candidates.bytes_per_token
     precise = demand.precision is Precision.PRECISE and there.publishes_events
     first = None if prefill is None else cast("WorkerFacts", facts[prefill.slot])
     placement = Placement(
@@ -190,8 +186,8 @@ def reserve(
         int(expected),
         # Where the demand bars nobody more than the fleet does, the column is the fleet's own: 1 µs less.
         state.fleet.able if seen.barred.base is not None else int(np.count_nonzero(decision.costs < _INFINITE)),
-        figures.item(_CONFIDENCE, slot),
-        int(figures.item(_REQUESTS, slot)),
+        figures.item(CONFIDENCE, slot),
+        int(figures.item(REQUESTS, slot)),
         None if bytes_per_token is None or isnan(free_tokens) else int(max(0.0, free_tokens) * bytes_per_token),
         now_s,
         state.settings.ledger.ttl_s,
@@ -219,7 +215,7 @@ def reserve(
         attempt,
     )
     if prefill is not None and first is not None:
-        placement.prefill_confidence_ratio = figures.item(_CONFIDENCE, prefill.slot)
+        placement.prefill_confidence_ratio = figures.item(CONFIDENCE, prefill.slot)
         reservation.prefill = Reservation(
             placement_id=placement_id,
             demand=demand,

@@ -15,11 +15,11 @@ from kvaware_engine.observations import ModelObservation, Tier
 from kvaware_engine.policies import Policy, policy_named
 from kvaware_engine.profile_book import ProfileBook
 from kvaware_engine.requests.candidates import Candidates, WorkerFacts
-from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.fleet import WorkerFleet
 from kvaware_engine.requests.ledger import Reservation
 from kvaware_engine.requests.links import NodeLinks
 from kvaware_engine.requests.roles import DECODE, PREFILL
+from kvaware_engine.requests.rows import BARRED, KV_TOTAL
 from kvaware_engine.requests.settings import RequestSettings
 from kvaware_engine.requests.words import (
     BlockGroup,
@@ -40,8 +40,6 @@ _ROLE_OF_PHASE: Final = {Phase.PREFILL: "decode", Phase.DECODE: "prefill"}
 """The role that cannot do the phase."""
 _ROOTS_KEPT: Final = 1024
 """By adapter and salt; more are computed each time, 2 µs."""
-_BARRED: Final = int(Figure.BARRED)
-_KV_TOTAL: Final = int(Figure.KV_TOTAL_TOKENS)
 
 
 class ModelState:
@@ -143,7 +141,7 @@ class ModelState:
         that nobody takes would close a small model to all others.
         """
         fleet = self.fleet
-        barred = self._barred_of(demand, refused, cast("FloatArray", fleet.figures[_BARRED]))
+        barred = self._barred_of(demand, refused, cast("FloatArray", fleet.figures[BARRED]))
         without_marks = fleet.without_marks
         if without_marks is None or self._takes(demand, barred):
             return barred
@@ -180,7 +178,7 @@ class ModelState:
                 or (facts.reserved_for is not None and demand.tenant not in facts.reserved_for)
             ):
                 barred[slot] = _INFINITE
-        barred[fleet.figures[_KV_TOTAL] < demand.input_tokens] = _INFINITE
+        barred[fleet.figures[KV_TOTAL] < demand.input_tokens] = _INFINITE
         return barred
 
     # -- what is known of blocks -------------------------------------------------------------------------------------
@@ -245,7 +243,7 @@ class ModelState:
         self.index.clear(slot)  # who keeps places of it hears of it
 
     def _pool_blocks(self, slot: int, demand: RequestDemand) -> int | None:
-        tokens = self.fleet.figures.item(_KV_TOTAL, slot)
+        tokens = self.fleet.figures.item(KV_TOTAL, slot)
         return None if isnan(tokens) else max(1, int(tokens) // demand.block_tokens)
 
     def block_groups(self, most: int) -> list[BlockGroup]:
@@ -297,10 +295,10 @@ class ModelState:
         demand, figures = candidates.demand, self.fleet.figures
         slots = list(self.fleet.slot_of.values())
         # Of all workers: one with a larger pool that drains or was not heard for a while may come back.
-        pools = figures[_KV_TOTAL, slots]
+        pools = figures[KV_TOTAL, slots]
         if len(pools) and (pools < demand.input_tokens).all():
             return _prompt_too_long(demand, int(pools.max()), "the largest KV pool of the model's workers")
-        known, serving = len(slots), int(np.count_nonzero(figures[_BARRED, slots] == 0))
+        known, serving = len(slots), int(np.count_nonzero(figures[BARRED, slots] == 0))
         if refused_by:
             why = f"expected one that did not refuse it; of {known}, {len(refused_by)} did"
         elif serving:

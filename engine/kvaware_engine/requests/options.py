@@ -33,7 +33,20 @@ from kvaware_engine.requests.costs import (
     tier_load_ms,
     transfer_ms,
 )
-from kvaware_engine.requests.figures import Figure
+from kvaware_engine.requests.rows import (
+    CLASS,
+    CONFIDENCE,
+    DECODE,
+    FREE_AT,
+    HALF_STEP,
+    IN_FLIGHT,
+    KV_FREE,
+    KV_TOTAL,
+    PRESSURE,
+    REMAINING,
+    REQUESTS,
+    RISK,
+)
 from kvaware_engine.requests.transfers import (
     Source,
     Transfer,
@@ -48,26 +61,13 @@ from kvaware_engine.requests.words import Action, Mode, Option, Phase
 __all__ = ["Need", "best_option", "need_of", "options"]
 
 _WARM_UP_AFTER_MS: Final = 1e-6
-_FREE_AT: Final = int(Figure.FREE_AT_S)
-_REQUESTS: Final = int(Figure.REQUESTS)
-_HALF_STEP: Final = int(Figure.HALF_STEP_MS)
-_DECODE: Final = int(Figure.DECODE_MS_PER_TOKEN)
-_PRESSURE: Final = int(Figure.PRESSURE_MS_PER_TOKEN)
-_RISK: Final = int(Figure.RISK_MS)
-_KV_TOTAL: Final = int(Figure.KV_TOTAL_TOKENS)
-_KV_FREE: Final = int(Figure.KV_FREE_TOKENS)
-_CONFIDENCE: Final = int(Figure.CONFIDENCE_RATIO)
-_REMAINING: Final = int(Figure.REMAINING_TOKENS)
-_IN_FLIGHT: Final = int(Figure.LINK_BYTES_IN_FLIGHT)
-_CLASS: Final = int(Figure.HARDWARE_CLASS)
-# Plain numbers: an IntEnum's member as an index costs 0.1 µs each time.
 
 
 _LOCAL: Final = Action.LOCAL
 _RECOMPUTE: Final = Action.RECOMPUTE
 _EXPECTED: Final = Mode.EXPECTED
 _HBM: Final = Tier.HBM
-# And an enum's member as an attribute of its class 0.04 µs.
+# An enum's member as an attribute of its class costs 0.04 µs each time.
 
 
 @dataclass(slots=True)
@@ -160,7 +160,7 @@ def best_option(candidates: Candidates, slot: int) -> Option:
         slot in candidates.lower_tokens
         or candidates.demand.current_worker is not None
         or can_transfer(candidates)
-        or (need := need_of(candidates)).room_tokens > candidates.figures.item(_KV_FREE, slot)
+        or (need := need_of(candidates)).room_tokens > candidates.figures.item(KV_FREE, slot)
         or not need.prefills
     ):
         return options(candidates, slot)[0]
@@ -174,19 +174,19 @@ def _plain(candidates: Candidates, need: Need, slot: int) -> Option:
         raise ValueError(f"slot {slot}: expected a worker, there is none")
     column: list[float] = candidates.figures[:, slot].tolist()
     waits = candidates.waits_ahead_ms
-    ahead_ms = (column[_FREE_AT] - candidates.now_s) * 1000.0 if waits is None else waits.item(slot)
-    wait_ms = (ahead_ms if ahead_ms > 0 else 0.0) + column[_HALF_STEP]
-    held = candidates.matched_tokens.item(slot) * column[_CONFIDENCE]
-    profile = candidates.classes[int(column[_CLASS])]
+    ahead_ms = (column[FREE_AT] - candidates.now_s) * 1000.0 if waits is None else waits.item(slot)
+    wait_ms = (ahead_ms if ahead_ms > 0 else 0.0) + column[HALF_STEP]
+    held = candidates.matched_tokens.item(slot) * column[CONFIDENCE]
+    profile = candidates.classes[int(column[CLASS])]
     prefill_ms = profile.prefill_ms(need.input_tokens - held, cached_tokens=held)
-    decode_ms = column[_DECODE] * need.output_tokens
+    decode_ms = column[DECODE] * need.output_tokens
     terms = CostTerms(
         wait_ms + decode_ms + prefill_ms * need.congestion,
         prefill_ms,
         0.0,
-        (need.room_tokens - held) * column[_PRESSURE],
+        (need.room_tokens - held) * column[PRESSURE],
         0.0,
-        column[_RISK],
+        column[RISK],
         need.gain_ms,
     )
     # By position: 1 µs less than by name.
@@ -207,24 +207,22 @@ class _Place:
         self.candidates, self.slot, self.facts = candidates, slot, facts
         self.need = need_of(candidates)
         self.column: list[float] = candidates.figures[:, slot].tolist()
-        self.profile: HardwareProfile = candidates.classes[int(self.column[_CLASS])]
+        self.profile: HardwareProfile = candidates.classes[int(self.column[CLASS])]
         waits = candidates.waits_ahead_ms
         self.queue_ms = (
-            queue_ms(self.column[_FREE_AT], now_s=candidates.now_s) if waits is None else max(0.0, waits.item(slot))
+            queue_ms(self.column[FREE_AT], now_s=candidates.now_s) if waits is None else max(0.0, waits.item(slot))
         )
 
     def held_tokens(self) -> float:
         """Of the prompt, expected to be there."""
-        return expected_tokens(
-            self.candidates.matched_tokens.item(self.slot), confidence_ratio=self.column[_CONFIDENCE]
-        )
+        return expected_tokens(self.candidates.matched_tokens.item(self.slot), confidence_ratio=self.column[CONFIDENCE])
 
     def options(self, lower: tuple[float, float] | None) -> Iterator[Option]:
         """All of them; ``lower``: tokens that lie only in the worker's CPU memory, and only on its SSD."""
         candidates = self.candidates
         held, load_ms, tier = self.held_tokens(), 0.0, Tier.HBM
         if lower is not None:
-            cpu, ssd = (expected_tokens(tokens, confidence_ratio=self.column[_CONFIDENCE]) for tokens in lower)
+            cpu, ssd = (expected_tokens(tokens, confidence_ratio=self.column[CONFIDENCE]) for tokens in lower)
             if candidates.bytes_per_token is None:
                 # Their loading cannot be priced. A server loads where that is faster than to compute: the upper bound.
                 held = max(0.0, held - cpu - ssd)
@@ -278,11 +276,11 @@ class _Place:
         most = candidates.remote_bytes if reads else candidates.migration_bytes
         if most is not None and moved > most:
             return None
-        in_flight = candidates.figures[_IN_FLIGHT]
+        in_flight = candidates.figures[IN_FLIGHT]
         takes_ms = transfer_ms(
             moved,
             bytes_in_front=bytes_in_front(
-                source.facts, self.facts, in_flight=(in_flight.item(source.slot), self.column[_IN_FLIGHT])
+                source.facts, self.facts, in_flight=(in_flight.item(source.slot), self.column[IN_FLIGHT])
             ),
             bytes_per_s=link_bytes_per_s(candidates, source.facts, self.facts),
             latency_ms=candidates.settings.costs.transfer_latency_ms,
@@ -342,17 +340,17 @@ class _Place:
         """
         need, column = self.need, self.column
         fresh = need.room_tokens - held
-        free = column[_KV_FREE]
-        wait_ms = max(0.0, self.queue_ms - queued_ms) + column[_HALF_STEP]
+        free = column[KV_FREE]
+        wait_ms = max(0.0, self.queue_ms - queued_ms) + column[HALF_STEP]
         if short := short_tokens(fresh, free_tokens=free):
             wait_ms += room_ms(
                 short,
                 free_tokens=free,
-                total_tokens=column[_KV_TOTAL],
-                remaining_tokens=column[_REMAINING],
-                requests=column[_REQUESTS],
+                total_tokens=column[KV_TOTAL],
+                remaining_tokens=column[REMAINING],
+                requests=column[REQUESTS],
                 output_tokens=need.output_tokens,
-                step_ms=2 * column[_HALF_STEP] or column[_DECODE],
+                step_ms=2 * column[HALF_STEP] or column[DECODE],
             )
         prefill_ms = self.prefill_ms(cached)
         network = 0.0
@@ -369,7 +367,7 @@ class _Place:
             mode=mode,
             terms=cost_terms(
                 wait_ms=wait_ms,
-                decode_ms=column[_DECODE] * need.output_tokens,
+                decode_ms=column[DECODE] * need.output_tokens,
                 prefill_ms=prefill_ms,
                 warming_ms=warming_ms,
                 congestion=need.congestion,
@@ -377,9 +375,9 @@ class _Place:
                 migration_ms=migration,
                 network_ms=network,
                 pressure_ms=memory_pressure_ms(
-                    displaced_tokens(fresh, free_tokens=free), pressure_ms_per_token=column[_PRESSURE]
+                    displaced_tokens(fresh, free_tokens=free), pressure_ms_per_token=column[PRESSURE]
                 ),
-                risk_ms=column[_RISK],
+                risk_ms=column[RISK],
                 gain_ms=need.gain_ms,
             ),
             source=source,

@@ -16,6 +16,7 @@ from kvaware_engine.requests.candidates import Candidates, WorkerFacts
 from kvaware_engine.requests.choose import Choice
 from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.reach import Reach
+from kvaware_engine.requests.rows import BARRED
 from kvaware_engine.requests.split import PairChoice
 from kvaware_engine.requests.words import FloatArray, IntArray, RequestDemand
 
@@ -28,7 +29,6 @@ _GROUP: Final = 8
 """Workers of which the cheapest stands for all when the cheapest are looked for; 256 of them make 32 groups."""
 HOLDERS_KEPT: Final = 64
 """Of the longest matches: more than the sources that are priced, and enough to tell whether a copy is the only one."""
-_BARRED: Final = int(Figure.BARRED)
 _REQUESTS_FIRST: Final = 1e9
 """One request more weighs more than any cost, 10^9 ms, so that one argmin orders by requests, then by cost."""
 _OBJECTS_BYTES: Final = 1_000
@@ -175,7 +175,7 @@ def _whole(candidates: Candidates) -> Candidates:
     live = candidates.figures
     candidates.figures, candidates.work = live.copy(), None
     if candidates.barred.base is not None:
-        candidates.barred = candidates.figures[_BARRED]
+        candidates.barred = candidates.figures[BARRED]
     return candidates
 
 

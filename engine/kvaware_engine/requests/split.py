@@ -22,15 +22,13 @@ from kvaware_engine.requests.candidates import Candidates
 from kvaware_engine.requests.choose import choose_by
 from kvaware_engine.requests.columns import begin_ms, held_tokens
 from kvaware_engine.requests.costs import exposed_ms, transfer_ms
-from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.reach import Reach, ReachRow, hop_bytes_per_s
+from kvaware_engine.requests.rows import IN_FLIGHT, LAST_CHOSEN
 from kvaware_engine.requests.transfers import bytes_in_front, link_bytes_per_s
 from kvaware_engine.requests.words import Action, FloatArray, Mode, Option, Phase
 
 __all__ = ["Pair", "PairChoice", "PairOptions", "added", "choose_pair", "handover_ms", "in_phase", "pair_options"]
 
-_LAST_CHOSEN: Final = int(Figure.LAST_CHOSEN)
-_IN_FLIGHT: Final = int(Figure.LINK_BYTES_IN_FLIGHT)
 _MS_PER_S: Final = 1000.0
 
 
@@ -79,7 +77,7 @@ class _Handover:
     def to_all(self, source: int) -> FloatArray:
         """From one prefilling worker to every decoding one; infinite where they have no domain in common."""
         row = self.reach.row(source)
-        in_flight = self.candidates.figures[_IN_FLIGHT]
+        in_flight = self.candidates.figures[IN_FLIGHT]
         front = np.maximum(in_flight, in_flight.item(source)) * row.wired
         takes = (self.moved + front) * self.ms_per_byte.take(row.hops)
         return self._exposed(takes - self.wait, row)
@@ -87,7 +85,7 @@ class _Handover:
     def from_all(self, target: int) -> FloatArray:
         """From every prefilling worker to one decoding one."""
         row = self.reach.row(target)  # links and domains are the same both ways
-        in_flight = self.candidates.figures[_IN_FLIGHT]
+        in_flight = self.candidates.figures[IN_FLIGHT]
         front = np.maximum(in_flight, in_flight.item(target)) * row.wired
         takes = (self.moved.item(target) + front) * self.ms_per_byte.take(row.hops)
         return self._exposed(takes - self.wait.item(target), row)
@@ -130,7 +128,7 @@ def choose_pair(
     paired = _paired(firsts, seconds, handover) if policy.in_ms else seconds + _reached(firsts, handover)
     wholes = None if whole is None else policy.costs_ms(whole)
     costs = paired if wholes is None else np.minimum(paired, wholes)
-    last_chosen = decode.figures[_LAST_CHOSEN]
+    last_chosen = decode.figures[LAST_CHOSEN]
     choice = choose_by(costs, last_chosen)
     if choice is None:
         return None
@@ -186,7 +184,7 @@ def handover_ms(decode: Candidates, source: int, option: Option) -> float:
     here, there = decode.facts[source], decode.facts[option.slot]
     if here is None or there is None:
         raise ValueError(f"slots {source}, {option.slot}: expected workers")
-    in_flight = decode.figures[_IN_FLIGHT]
+    in_flight = decode.figures[IN_FLIGHT]
     takes = transfer_ms(
         _moved_bytes(decode, option),
         bytes_in_front=bytes_in_front(here, there, in_flight=(in_flight.item(source), in_flight.item(option.slot))),
@@ -228,7 +226,7 @@ def _handover(decode: Candidates) -> _Handover:
 
 def _paired(firsts: FloatArray, seconds: FloatArray, handover: _Handover) -> FloatArray:
     """Each decoding worker's cost with its cheapest prefill. Shape (slots,)."""
-    in_flight, places = handover.candidates.figures[_IN_FLIGHT], handover.reach.places
+    in_flight, places = handover.candidates.figures[IN_FLIGHT], handover.reach.places
     cheapest: dict[tuple[int, float], list[int]] = {}
     order = np.argsort(firsts, kind="stable")
     for slot in order[: np.count_nonzero(np.isfinite(firsts))].tolist():

@@ -22,13 +22,11 @@ from kvaware_engine.requests.reach import (
     hop_between,
     hop_bytes_per_s,
 )
+from kvaware_engine.requests.rows import BARRED, CONFIDENCE, IN_FLIGHT
 from kvaware_engine.requests.words import Action, Mode
 
 __all__ = ["Source", "Transfer", "bytes_in_front", "can_transfer", "link_bytes_per_s", "sources_of", "transfers"]
 
-_BARRED: Final = int(Figure.BARRED)
-_CONFIDENCE: Final = int(Figure.CONFIDENCE_RATIO)
-_IN_FLIGHT: Final = int(Figure.LINK_BYTES_IN_FLIGHT)
 _TAKEN: Final = -1.0
 
 
@@ -82,9 +80,9 @@ def sources_of(candidates: Candidates) -> list[Source]:
 
 def _find_sources(candidates: Candidates) -> list[Source]:
     figures = candidates.figures
-    tokens = candidates.matched_tokens * figures[_CONFIDENCE]
-    tokens[figures[_BARRED] > 0] = _TAKEN
-    in_flight = figures[_IN_FLIGHT]
+    tokens = candidates.matched_tokens * figures[CONFIDENCE]
+    tokens[figures[BARRED] > 0] = _TAKEN
+    in_flight = figures[IN_FLIGHT]
     quiet = in_flight.item(in_flight.argmax()) <= 0  # then argmax finds the lowest of equal slots by itself
     found: list[Source] = []
     while len(found) < candidates.settings.costs.sources_max:

@@ -9,17 +9,11 @@ from typing import Any, Final, cast
 import numpy as np
 
 from kvaware_engine.requests.candidates import Candidates
-from kvaware_engine.requests.figures import Figure
+from kvaware_engine.requests.rows import CONFIDENCE, FREE_AT, HALF_STEP, PRESSURE, RISK
 from kvaware_engine.requests.words import FloatArray
 
 __all__ = ["Workspace"]
 
-_HALF_STEP: Final = int(Figure.HALF_STEP_MS)
-_PRESSURE: Final = int(Figure.PRESSURE_MS_PER_TOKEN)
-_RISK: Final = int(Figure.RISK_MS)
-_FREE_AT: Final = int(Figure.FREE_AT_S)
-_CONFIDENCE: Final = int(Figure.CONFIDENCE_RATIO)
-# Plain numbers: an IntEnum's member as an index costs 0.1 µs each time.
 
 _COLD_ROWS: Final = 7
 """Barred, half a step, decoding, pressure, risk, queue, one."""
@@ -87,11 +81,11 @@ class Workspace:
         """
         figures, weight, queue = seen.figures, self._weight, self._queue
         self._barred[:] = seen.barred
-        self._copied[:] = figures[_HALF_STEP : _RISK + 1]
+        self._copied[:] = figures[HALF_STEP : RISK + 1]
         waits = seen.waits_ahead_ms
         if waits is None:
             self._now[()] = seen.now_s
-            np.subtract(figures[_FREE_AT], self._now, out=queue)
+            np.subtract(figures[FREE_AT], self._now, out=queue)
             np.maximum(queue, self._zeros, out=queue)
             weight[5] = _MS_PER_S
         else:
@@ -101,8 +95,8 @@ class Workspace:
         if seen.deepest_tokens <= 0:
             return cast("FloatArray", self._weights_cold.dot(self._cold))
         held = self._held
-        np.multiply(seen.matched_tokens, figures[_CONFIDENCE], out=held)
+        np.multiply(seen.matched_tokens, figures[CONFIDENCE], out=held)
         np.multiply(held, held, out=self._squared)
-        np.multiply(held, figures[_PRESSURE], out=self._pressed)
+        np.multiply(held, figures[PRESSURE], out=self._pressed)
         weight[7], weight[8] = -linear_ms, -squared_ms
         return cast("FloatArray", self._weights.dot(self._matrix))

@@ -12,6 +12,7 @@ from kvaware_cluster import parse_reservation
 from kvaware_extender import TaskEndedError, run_extender
 from kvaware_testing.extender_harness import MemoryCluster, quiet_settings, serving
 from kvaware_testing.fake_api import raw_node, raw_pod
+from kvaware_testing.log_fields import PROMISED
 from kvaware_testing.store_harness import eventually
 
 
@@ -101,24 +102,8 @@ async def test_decisions_are_logged_under_the_promised_names(tmp_path):
         assert await caller.bind(pod, "n1") == ""
     records = [orjson.loads(line) for line in path.read_bytes().splitlines()]
     refused, chosen, bound = records
-    promised = [
-        "request_id",
-        "model_id",
-        "tenant_id",
-        "selected_worker",
-        "candidate_workers",
-        "schedule_reason",
-        "estimated_compute_cost",
-        "estimated_cache_cost",
-        "estimated_migration_cost",
-        "cache_location",
-        "cache_state",
-        "gpu_hbm_available",
-        "queue_length",
-        "priority",
-    ]
     for record in records:
-        assert list(record)[: len(promised)] == promised
+        assert list(record)[: len(PROMISED)] == PROMISED
     assert (refused["event"], refused["schedule_reason"], refused["selected_worker"]) == (
         "filter_refused",
         "NotEnoughGPUs",

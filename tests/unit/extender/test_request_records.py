@@ -18,24 +18,9 @@ from kvaware_extender.metrics import Metrics, Verb
 from kvaware_extender.placing import Placing
 from kvaware_extender.request_records import NotPlaced, Placed
 from kvaware_testing.builders import model
+from kvaware_testing.log_fields import PROMISED
 from kvaware_testing.placement_builders import LLAMA, demand, option, placement, refusal
 
-PROMISED = [
-    "request_id",
-    "model_id",
-    "tenant_id",
-    "selected_worker",
-    "candidate_workers",
-    "schedule_reason",
-    "estimated_compute_cost",
-    "estimated_cache_cost",
-    "estimated_migration_cost",
-    "cache_location",
-    "cache_state",
-    "gpu_hbm_available",
-    "queue_length",
-    "priority",
-]
 TERMS = CostTerms(
     compute_wait=30.0,
     cache_access=182.0,
