@@ -90,9 +90,10 @@ class GroupTable:
         self.hint = array("i")
         """Where a prompt left it last: most leave where those before them did."""
         self.tick = array("q")
-        """When it was matched or stored last, see ``IndexBudget``."""
+        """When a match or a store ended in it last, or in a child that is forgotten; see ``IndexBudget``. What comes before
+        it in the tree was used no less lately, but need not say so: it is not forgotten before."""
         self.hits = array("q")
-        """Prompts that ran through it."""
+        """Prompts that ended in it, or in a child that is forgotten."""
         self.generation = array("H")
         """Grows when the row is freed: what is remembered of a row before says that it means another group."""
         self.hashes: npt.NDArray[Any] = np.empty(0, dtype=object)
@@ -180,6 +181,8 @@ class GroupTable:
         self._free.append(row)
         if parent >= 0:
             self.children[parent] -= 1
+            self.hits[parent] += self.hits[row]
+            self.tick[parent] = max(self.tick[parent], self.tick[row])
             if not self.children[parent]:
                 self.reach[parent] = 0
         self.version += 1
@@ -259,11 +262,17 @@ class GroupTable:
         order = np.lexsort((leaves, ticks))
         return list(zip(ticks[order].tolist(), leaves[order].tolist(), strict=True))
 
-    def most_hit(self, most: int) -> list[int]:
-        """Give the groups that most prompts ran through, the most first."""
-        rows = np.flatnonzero(np.frombuffer(self.parent, np.int32) != FREE)
-        hits = np.frombuffer(self.hits, np.int64)[rows]
-        return [int(row) for row in rows[np.lexsort((rows, -hits))[:most]]]
+    def most_hit(self, most: int) -> list[tuple[int, int]]:
+        """Give the groups that most prompts ran through and how many did, the most first."""
+        parent = np.frombuffer(self.parent, np.int32)
+        ended = np.frombuffer(self.hits, np.int64)
+        hits = ended.copy()
+        above = parent.copy()
+        while (under := np.flatnonzero(above >= 0)).size:  # who ended in a group ran through all above it
+            np.add.at(hits, above[under], ended[under])
+            above[under] = parent[above[under]]
+        rows = np.flatnonzero(parent != FREE)
+        return [(int(row), int(hits[row])) for row in rows[np.lexsort((rows, -hits[rows]))[:most]]]
 
     def _make_room(self) -> None:
         extra = max(64, self.capacity // 4)

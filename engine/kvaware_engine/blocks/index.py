@@ -126,17 +126,18 @@ class BlockIndex:
             hashes: The prompt's, chained, first block first.
             out: Shape (slots,), one for each slot that was ever inserted or more. All of it is written.
         """
-        out.fill(0.0)
         groups, shapes, total = self.tree, self.holdings.shapes, len(hashes)
         path: list[int] = []
         match = Match(path, groups.version)
-        if not total:
+        find, slots_all = groups.heads.get, len(out)
+        row = find(hashes[0]) if total else None
+        if row is None or shapes.covers(row) != slots_all:
+            out.fill(0.0)  # else everybody holds something of the first group, and gets its depth there
+        if row is None:
             return match
-        find = groups.heads.get
         budget = self.budget
         budget.tick = tick = budget.tick + 1
         start = deepest = 0
-        row = find(hashes[0])
         while row is not None:
             path.append(row)
             end = start + groups.length[row]
@@ -144,8 +145,6 @@ class BlockIndex:
                 end = total
             elif end > total or hashes[end - 1] != groups.last[row]:
                 end = start + groups.common(row, hashes, start)
-            groups.tick[row] = tick
-            groups.hits[row] += 1
             holders = groups.holders[row]
             if len(holders) <= FEW_HOLDERS:
                 whole = end - start
@@ -157,23 +156,29 @@ class BlockIndex:
                         deepest = max(deepest, depth)
             else:
                 slots, counts, depths, least, most = shapes.made.get(row) or shapes.make(row, holders)
-                if least >= end - start:
-                    out[slots] = deepest = end
-                else:
+                if least < end - start:
                     self._limit[0], self._offset[0] = end - start, start
                     np.minimum(counts, self._limit, out=depths)
                     np.add(depths, self._offset, out=depths)
                     out[slots] = depths
                     deepest = max(deepest, min(end, start + most))
+                elif len(counts) == slots_all:
+                    out.fill(end)  # 0.2 us instead of 0.4
+                    deepest = end
+                else:
+                    out[slots] = deepest = end
             start = end
             if end == total:
                 break
             row = find(hashes[end])
+        last = path[-1]  # what comes before it was used no less lately, nor less often: groups.py
+        groups.tick[last] = tick
+        groups.hits[last] += 1
         match.known_blocks = start
         match.deepest_blocks = deepest
-        if self.holdings.loose and path:
+        if self.holdings.loose:
             self._correct(match, out)
-        if self.holdings.lower and path:
+        if self.holdings.lower:
             match.lower = self._lower(match, out)
         return match
 
@@ -185,8 +190,8 @@ class BlockIndex:
     def groups(self, *, most: int) -> list[GroupView]:
         """Give the block groups that most prompts ran through, at most so many."""
         views: list[GroupView] = []
-        for row in self.tree.most_hit(most):
-            views += self._views(row)
+        for row, hits in self.tree.most_hit(most):
+            views += self._views(row, hits)
         return views[:most]
 
     @property
@@ -455,7 +460,7 @@ class BlockIndex:
                     found[slot] = (before[0] + cpu_blocks, before[1] + ssd_blocks)
         return found or NOTHING_LOWER
 
-    def _views(self, row: int) -> list[GroupView]:
+    def _views(self, row: int, hits: int) -> list[GroupView]:
         """Cut a row where its holders change: that is what a block group is."""
         groups, holdings = self.tree, self.holdings
         holders = groups.holders[row]
@@ -474,7 +479,7 @@ class BlockIndex:
                     start_block=groups.start[row] + begin,
                     blocks=end - begin,
                     holders=tuple(held),
-                    hits=groups.hits[row],
+                    hits=hits,
                 )
             )
             begin = end

@@ -33,6 +33,14 @@ class Shapes:
         """Memory of all of them."""
         return self.slots * SLOT_BYTES + len(self.made) * SHAPE_BYTES
 
+    def covers(self, row: int) -> int:
+        """Up to which slot all hold something of the group, none left out; 0: that is not known, or not so."""
+        shape = self.made.get(row)
+        if shape is None:
+            return 0
+        slots = shape[0]
+        return int(slots.stop) if isinstance(slots, slice) and slots.start == 0 else 0
+
     def make(self, row: int, holders: dict[int, int]) -> Shape:
         """Make a group's and keep it; when too much is kept, everything else goes."""
         size = len(holders)

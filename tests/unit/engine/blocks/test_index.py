@@ -230,6 +230,18 @@ def test_people_see_runs_of_blocks_that_the_same_workers_hold(index):
     assert index.groups(most=1) == [first]
 
 
+def test_a_prompt_that_runs_through_a_group_is_a_hit_of_it(index):
+    for end in (10, 11, 12):
+        index.insert(0, hashes(*SHARED))
+        index.insert(end - 10, hashes(*SHARED, end, 1))
+        for _ in range(end):
+            index.match(hashes(*SHARED, end, 1), np.zeros(4))
+    hits = {view.start_block: view.hits for view in index.groups(most=10)}
+    assert hits[0] == 33
+    index.clear(2)
+    assert {view.start_block: view.hits for view in index.groups(most=10)}[0] == 33, "also of what is gone since"
+
+
 @pytest.mark.parametrize("slot", [-1, 2**16])
 def test_a_slot_that_cannot_be_is_refused(index, slot):
     with pytest.raises(ValueError, match=f"slot: expected 0 to 65535, got {slot}"):
