@@ -90,8 +90,8 @@ class GroupTable:
         self.hint = array("i")
         """Where a prompt left it last: most leave where those before them did."""
         self.tick = array("q")
-        """When a match or a store ended in it last, or in a child that is forgotten; see ``IndexBudget``. What comes before
-        it in the tree was used no less lately, but need not say so: it is not forgotten before."""
+        """When a match or a store ended in it last, or in a child that is forgotten; see ``IndexBudget``. What comes
+        before it in the tree was used no less lately, but need not say so: it is not forgotten before."""
         self.hits = array("q")
         """Prompts that ended in it, or in a child that is forgotten."""
         self.generation = array("H")
