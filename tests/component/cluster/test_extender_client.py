@@ -57,6 +57,7 @@ WORKER = plain(
     draining=False,
     asleep=False,
     capabilities=["pin"],
+    incarnation="uid-1/start-1",
 )
 
 
