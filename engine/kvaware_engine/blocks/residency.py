@@ -43,7 +43,7 @@ ORPHAN_BYTES: Final = 700
 
 @dataclass(init=False)
 class Applied:
-    """What became of events, in blocks. A worker's confidence is lowered by what was unknown.
+    """What became of events, in blocks: counted for metrics.
 
     One is made per batch. Zeros are the class's: to set nine of them took longer than to apply a removal.
     """

@@ -39,8 +39,7 @@ from kvaware_engine.requests.transfers import can_transfer, sources_of
 from kvaware_engine.requests.words import FloatArray, IntArray
 from kvaware_engine.requests.workspace import Workspace
 
-__all__ = ["begin_ms", "costs_ms", "held_tokens", "waits_ms"]
-
+__all__ = ["begin_ms", "costs_ms", "held_tokens", "loads_ms", "waits_ms"]
 
 _MS_PER_S: Final = 1000.0
 _MS_IN_S: Final = np.array(_MS_PER_S)
@@ -112,7 +111,7 @@ def _with_others(candidates: Candidates, need: Need, total: FloatArray, rates: R
         if loads and need.prefills:
             best = _with_lower_tiers(candidates, need, total=total, held=held, queue=queue, rates=rates)
         elif loads:
-            at, load = _loads(candidates)
+            at, load = loads_ms(candidates)
             total[at] += load
         if moves:
             best = _with_transfers(candidates, need, total=total, best=best, held=held, wait=wait, rates=rates)
@@ -219,7 +218,7 @@ def _short(candidates: Candidates, need: Need, at: IntArray, fresh: FloatArray) 
     return share * rest * step, short * figures[PRESSURE].take(at)
 
 
-def _loads(candidates: Candidates) -> tuple[IntArray, FloatArray]:
+def loads_ms(candidates: Candidates) -> tuple[IntArray, FloatArray]:
     """Slots with tokens in lower tiers, and what bringing those into HBM takes there, in milliseconds."""
     lower, links = candidates.lower_tokens, candidates.settings.links
     count = len(lower)
@@ -238,7 +237,7 @@ def _with_lower_tiers(
 
     Returns: The least of that and computing all of the prompt: ``total`` itself where no load takes longer.
     """
-    at, load = _loads(candidates)
+    at, load = loads_ms(candidates)
     total[at] += load
     whole, linear, squared = (rate.take(at) if isinstance(rate, np.ndarray) else rate for rate in rates)
     tokens = held.take(at)

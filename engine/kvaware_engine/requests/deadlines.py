@@ -3,10 +3,9 @@
 import numpy as np
 
 from kvaware_engine.requests.candidates import Candidates
-from kvaware_engine.requests.columns import begin_ms, held_tokens
-from kvaware_engine.requests.costs import expected_tokens, tier_load_ms
+from kvaware_engine.requests.columns import begin_ms, held_tokens, loads_ms
 from kvaware_engine.requests.options import need_of
-from kvaware_engine.requests.rows import CLASS, CONFIDENCE
+from kvaware_engine.requests.rows import CLASS
 from kvaware_engine.requests.words import FloatArray, Option
 
 __all__ = ["barred_as_late", "first_token_ms", "first_tokens_ms"]
@@ -43,16 +42,8 @@ def first_tokens_ms(candidates: Candidates) -> FloatArray:
         uncached = tokens - held
         total += base + uncached * (linear + squared * (uncached + 2 * held))
     if candidates.bytes_per_token is not None:
-        links = candidates.settings.links
-        for slot, (cpu, ssd) in candidates.lower_tokens.items():
-            confidence = candidates.figures.item(CONFIDENCE, slot)
-            total[slot] += tier_load_ms(
-                cpu_tokens=expected_tokens(cpu, confidence_ratio=confidence),
-                ssd_tokens=expected_tokens(ssd, confidence_ratio=confidence),
-                bytes_per_token=candidates.bytes_per_token,
-                host_bytes_per_s=links.host_bytes_per_s,
-                disk_bytes_per_s=links.disk_bytes_per_s,
-            )
+        at, load = loads_ms(candidates)
+        total[at] += load
     return total
 
 

@@ -12,6 +12,7 @@ from kvaware_engine.requests.candidates import Candidates, WorkerFacts
 from kvaware_engine.requests.choose import choose
 from kvaware_engine.requests.columns import begin_ms
 from kvaware_engine.requests.deadlines import barred_as_late, first_token_ms, first_tokens_ms
+from kvaware_engine.requests.fit import precision_at
 from kvaware_engine.requests.ledger import Reservation
 from kvaware_engine.requests.model_state import ModelState
 from kvaware_engine.requests.roles import DECODE, PREFILL
@@ -25,7 +26,6 @@ from kvaware_engine.requests.words import (
     Placement,
     PlacementReason,
     PlacementRefusal,
-    Precision,
     RunnerUp,
 )
 
@@ -173,7 +173,6 @@ def reserve(
     now_s, expected = candidates.now_s, candidates.expected_output_tokens
     there = cast("WorkerFacts", facts[slot])
     free_tokens, bytes_per_token = figures.item(KV_FREE, slot), candidates.bytes_per_token
-    precise = demand.precision is Precision.PRECISE and there.publishes_events
     first = None if prefill is None else cast("WorkerFacts", facts[prefill.slot])
     placement = Placement(
         placement_id,
@@ -182,7 +181,7 @@ def reserve(
         there.address,
         state.policy.reason(seen, option, alone=decision.runner_up is None),
         state.policy.name,
-        Precision.PRECISE if precise else Precision.APPROXIMATE,
+        precision_at(there, demand),
         int(expected),
         # Where the demand bars nobody more than the fleet does, the column is the fleet's own: 1 µs less.
         state.fleet.able if seen.barred.base is not None else int(np.count_nonzero(decision.costs < _INFINITE)),

@@ -8,16 +8,14 @@ import numpy as np
 from kvaware_engine.requests.candidates import Candidates, WorkerFacts
 from kvaware_engine.requests.costs import queue_ms
 from kvaware_engine.requests.deadlines import first_tokens_ms
-from kvaware_engine.requests.explain_words import ExplainedCandidate, ExplainedOption, FilterReason
+from kvaware_engine.requests.explain_words import ExplainedCandidate, ExplainedOption
 from kvaware_engine.requests.figures import Figure
+from kvaware_engine.requests.fit import FilterReason, precision_at, unfit
 from kvaware_engine.requests.options import options
 from kvaware_engine.requests.snapshot import Snapshot
-from kvaware_engine.requests.words import FloatArray, Option, Phase, Precision
+from kvaware_engine.requests.words import FloatArray, Option, Phase
 
 __all__ = ["explained_option", "in_order", "known"]
-
-_OTHER_ROLE = {Phase.PREFILL: "decode", Phase.DECODE: "prefill"}
-"""Phase to the role that does not do it."""
 
 
 def in_order(snapshot: Snapshot) -> tuple[ExplainedCandidate, ...]:
@@ -84,7 +82,7 @@ def _explained(snapshot: Snapshot, slot: int, cost: float) -> ExplainedCandidate
         gpu_utilization_ratio=known(seen, Figure.GPU_UTILIZATION_RATIO, slot),
         confidence_ratio=float(figures[Figure.CONFIDENCE_RATIO, slot]),
         age_s=None if observed_at_s is None else max(0.0, seen.now_s - observed_at_s),
-        precision=seen.demand.precision if facts.publishes_events else Precision.APPROXIMATE,
+        precision=precision_at(facts, seen.demand),
         extrapolated=profile.extrapolates(prompt_tokens=seen.demand.input_tokens, batch=batch + 1),
     )
 
@@ -136,18 +134,11 @@ def _filtered(candidates: Candidates, slot: int, facts: WorkerFacts) -> FilterRe
     If none does, it refused this request before: of that nothing else is left in the columns.
     """
     demand = candidates.demand
-    named = demand.candidates
     pool_tokens = known(candidates, Figure.KV_TOTAL_TOKENS, slot)
     if not isfinite(candidates.figures[Figure.BARRED, slot]):
         return FilterReason.UNAVAILABLE
-    if named is not None and facts.worker not in named and facts.address not in named:
-        return FilterReason.NOT_AMONG_CANDIDATES
-    if demand.phase is not None and facts.role == _OTHER_ROLE[demand.phase]:
-        return FilterReason.OTHER_ROLE
-    if demand.adapter is not None and facts.adapters is not None and demand.adapter not in facts.adapters:
-        return FilterReason.ADAPTER_NOT_SERVED
-    if facts.reserved_for is not None and demand.tenant not in facts.reserved_for:
-        return FilterReason.RESERVED_FOR_OTHERS
+    if (reason := unfit(facts, demand)) is not None:
+        return reason
     if pool_tokens is not None and demand.input_tokens > pool_tokens:
         return FilterReason.POOL_TOO_SMALL
     if demand.deadline_ms is not None and first_tokens_ms(candidates).item(slot) > demand.deadline_ms:

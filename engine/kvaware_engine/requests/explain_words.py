@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from kvaware_engine.decisions import CostTerms
 from kvaware_engine.observations import ObjectKey, Tier
+from kvaware_engine.requests.fit import FilterReason
 from kvaware_engine.requests.words import Action, Mode, Phase, PlacementReason, Precision
 
 __all__ = [
@@ -15,7 +16,6 @@ __all__ = [
     "ExplainedCandidate",
     "ExplainedOption",
     "Figures",
-    "FilterReason",
     "Flip",
     "RequestExplanation",
     "RequestSummary",
@@ -23,26 +23,6 @@ __all__ = [
 
 Figures = Mapping[str, float | int | str | bool | None]
 """What a sentence says, by name, with the unit at the name's end; None: unknown."""
-
-
-class FilterReason(StrEnum):
-    """Why a worker was not in the running."""
-
-    UNAVAILABLE = "Unavailable"
-    """Not Ready, draining, asleep, or unheard for its time-out."""
-    NOT_AMONG_CANDIDATES = "NotAmongCandidates"
-    """The demand names the workers that may be chosen, and this is none of them."""
-    OTHER_ROLE = "OtherRole"
-    """It does the other phase."""
-    ADAPTER_NOT_SERVED = "AdapterNotServed"
-    RESERVED_FOR_OTHERS = "ReservedForOthers"
-    """It is in the pool of other tenants."""
-    POOL_TOO_SMALL = "PoolTooSmall"
-    """The prompt is longer than its whole KV pool."""
-    TOO_LATE = "TooLate"
-    """Its first token would come after the deadline."""
-    PASSED_OVER = "PassedOver"
-    """It refused this request, or another one a moment ago."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

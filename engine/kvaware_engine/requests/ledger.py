@@ -82,9 +82,6 @@ class Reservation:
     """Whether its prompt is computed: it keeps no prefill any more."""
     started_at_s: float | None = None
     first_token_at_s: float | None = None
-    progress_at_s: float | None = None
-    output_tokens: int | None = None
-    """As last told."""
     ended_at_s: float | None = None
     ending: Ending | None = None
     """None: it is live."""

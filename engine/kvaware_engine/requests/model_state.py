@@ -15,6 +15,7 @@ from kvaware_engine.observations import ModelObservation, Tier
 from kvaware_engine.policies import Policy, policy_named
 from kvaware_engine.profile_book import ProfileBook
 from kvaware_engine.requests.candidates import Candidates, WorkerFacts
+from kvaware_engine.requests.fit import precision_at, unfit
 from kvaware_engine.requests.fleet import WorkerFleet
 from kvaware_engine.requests.ledger import Reservation
 from kvaware_engine.requests.links import NodeLinks
@@ -24,7 +25,6 @@ from kvaware_engine.requests.settings import RequestSettings
 from kvaware_engine.requests.words import (
     BlockGroup,
     FloatArray,
-    Phase,
     PlacementReason,
     PlacementRefusal,
     Precision,
@@ -36,8 +36,6 @@ __all__ = ["ModelState"]
 
 _NOTHING_LOWER: Final[Mapping[int, tuple[float, float]]] = {}
 _INFINITE: Final = float("inf")
-_ROLE_OF_PHASE: Final = {Phase.PREFILL: "decode", Phase.DECODE: "prefill"}
-"""The role that cannot do the phase."""
 _ROOTS_KEPT: Final = 1024
 """By adapter and salt; more are computed each time, 2 µs."""
 
@@ -157,9 +155,8 @@ class ModelState:
     def _barred_of(self, demand: RequestDemand, refused: Collection[str], barred: FloatArray) -> FloatArray:
         """``barred``, or a copy of it that bars those too whom this demand cannot go to."""
         fleet = self.fleet
-        named = demand.candidates
         if not (
-            named is not None
+            demand.candidates is not None
             or refused
             or demand.phase is not None
             or demand.adapter is not None
@@ -168,15 +165,8 @@ class ModelState:
         ):
             return barred
         barred = barred.copy()
-        unable = _ROLE_OF_PHASE.get(demand.phase) if demand.phase is not None else None
         for slot, facts in enumerate(fleet.facts):
-            if facts is not None and (
-                facts.role == unable
-                or facts.worker in refused
-                or (named is not None and facts.worker not in named and facts.address not in named)
-                or (demand.adapter is not None and facts.adapters is not None and demand.adapter not in facts.adapters)
-                or (facts.reserved_for is not None and demand.tenant not in facts.reserved_for)
-            ):
+            if facts is not None and (facts.worker in refused or unfit(facts, demand) is not None):
                 barred[slot] = _INFINITE
         barred[fleet.figures[KV_TOTAL] < demand.input_tokens] = _INFINITE
         return barred
@@ -213,7 +203,7 @@ class ModelState:
 
     def _assumed(self, slot: int, demand: RequestDemand, match: Match) -> Expectation | Sent:
         facts = self.fleet.facts[slot]
-        if facts is not None and facts.publishes_events and demand.precision is Precision.PRECISE:
+        if facts is not None and precision_at(facts, demand) is Precision.PRECISE:
             return self.index.expect(slot, demand.block_hashes, match)
         return self.history.sent(slot, demand.block_hashes, match, pool_blocks=self._pool_blocks(slot, demand))
 

@@ -20,13 +20,14 @@ from kvaware_engine.profiles import HardwareProfile
 from kvaware_engine.requests.candidates import Candidates
 from kvaware_engine.requests.decide import decide, reserve, too_late
 from kvaware_engine.requests.explain import RequestExplanation, explain
-from kvaware_engine.requests.figures import Figure
+from kvaware_engine.requests.fit import precision_at
 from kvaware_engine.requests.fleet import FleetChange
 from kvaware_engine.requests.ledger import Ending, RequestLedger, Reservation, same_demand
 from kvaware_engine.requests.lengths import OutputLengths
 from kvaware_engine.requests.limits import RequestLimits
 from kvaware_engine.requests.links import NodeLinks
 from kvaware_engine.requests.model_state import ModelState
+from kvaware_engine.requests.rows import CONFIDENCE, REQUESTS
 from kvaware_engine.requests.served_names import ServedNames
 from kvaware_engine.requests.settings import RequestSettings
 from kvaware_engine.requests.words import (
@@ -40,7 +41,6 @@ from kvaware_engine.requests.words import (
     PlacementEvent,
     PlacementReason,
     PlacementRefusal,
-    Precision,
     RequestDemand,
 )
 from kvaware_engine.requests.worker_places import WorkerPlaces
@@ -288,9 +288,7 @@ class Placer:
                 self._first_token(state, reservation, event, now_s)
                 return verdict, None
             case EventType.PROGRESS:
-                reservation.progress_at_s = now_s
                 if event.output_tokens is not None:
-                    reservation.output_tokens = event.output_tokens
                     state.fleet.progressed(reservation, event.output_tokens)
                 return EventVerdict.TAKEN, None
             case EventType.FINISHED:
@@ -421,9 +419,9 @@ class Placer:
             placement,
             option=option,
             address=facts.address,
-            precision=demand.precision if facts.publishes_events else Precision.APPROXIMATE,
-            confidence_ratio=candidates.figures.item(Figure.CONFIDENCE_RATIO, slot),
-            queue_length=int(candidates.figures.item(Figure.REQUESTS, slot)),
+            precision=precision_at(facts, demand),
+            confidence_ratio=candidates.figures.item(CONFIDENCE, slot),
+            queue_length=int(candidates.figures.item(REQUESTS, slot)),
             prefill=None,
             prefill_address=None,
         )
@@ -538,8 +536,12 @@ class Placer:
         self, reservation: Reservation, now_s: float, how: Callable[[Reservation, float], bool], *, keep: bool
     ) -> None:
         """End a live one."""
-        self._let_go(self._models[reservation.model], reservation, now_s, keep=keep)
         how(reservation, now_s)
+        self._ended(reservation, now_s, keep=keep)
+
+    def _ended(self, reservation: Reservation, now_s: float, *, keep: bool = False) -> None:
+        """Give back what one held that the ledger has ended."""
+        self._let_go(self._models[reservation.model], reservation, now_s, keep=keep)
         self.limits.release(reservation.tenant)
 
     def _advance(self, now_s: float) -> None:
@@ -548,8 +550,7 @@ class Placer:
         if self._places.any_changed:
             self._follow(now_s)
         for reservation in self.ledger.expire(now_s):
-            self._let_go(self._models[reservation.model], reservation, now_s, keep=False)
-            self.limits.release(reservation.tenant)
+            self._ended(reservation, now_s)
 
     def _follow(self, now_s: float) -> None:
         """Bring the workers that changed to what is believed of them now."""
@@ -577,7 +578,7 @@ class Placer:
                 places.forget(worker)
             elif change is FleetChange.STARTED_AGAIN:
                 facts = state.fleet.facts[slot]
-                self._lose_reservations(state, worker, now_s, None if facts is None else facts.incarnation)
+                self._lose_reservations(worker, now_s, None if facts is None else facts.incarnation)
                 state.forget_blocks(slot)
             elif workers.asleep(worker):
                 state.forget_blocks(slot)  # a sleeping server holds no blocks (vllm-project/aibrix#2287)
@@ -588,15 +589,14 @@ class Placer:
         if state is None:
             return
         slot = state.fleet.slot_of.get(worker)
-        self._lose_reservations(state, worker, now_s, None)
+        self._lose_reservations(worker, now_s, None)
         if slot is not None:
             state.forget_blocks(slot)
         state.fleet.drop(worker)
 
-    def _lose_reservations(self, state: ModelState, worker: str, now_s: float, incarnation: str | None) -> None:
+    def _lose_reservations(self, worker: str, now_s: float, incarnation: str | None) -> None:
         for reservation in self.ledger.lose(worker, now_s, incarnation=incarnation):
-            self._let_go(state, reservation, now_s, keep=False)
-            self.limits.release(reservation.tenant)
+            self._ended(reservation, now_s)
 
     def _found(self, worker: str) -> tuple[ModelState, int] | None:
         """A worker's model and slot; None: no fleet has it."""

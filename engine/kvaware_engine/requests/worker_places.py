@@ -12,7 +12,7 @@ __all__ = ["WorkerPlaces"]
 class WorkerPlaces:
     """Follows ``Workers`` and nodes. It only notes what changed: the fleets look when a decision is due."""
 
-    __slots__ = ("_changed", "_nodes", "_on_node", "_quotas", "_tenants", "_workers", "model_of")
+    __slots__ = ("_changed", "_node_of", "_nodes", "_on_node", "_quotas", "_tenants", "_workers", "model_of")
 
     def __init__(self, workers: Workers) -> None:
         self.model_of: dict[str, ObjectKey] = {}
@@ -21,6 +21,8 @@ class WorkerPlaces:
         self._changed: dict[str, None] = {}
         """In the order of the changes."""
         self._nodes: dict[str, NodeObservation] = {}
+        self._node_of: dict[str, str] = {}
+        """Worker to its node, as last asked for; and the other way round:"""
         self._on_node: dict[str, set[str]] = {}
         self._tenants = Tenants()
         self._quotas: dict[str, TenantQuotaObservation] = {}
@@ -68,15 +70,22 @@ class WorkerPlaces:
     def node_of(self, worker: str) -> NodeObservation | None:
         """Where a worker is; None: unknown. From now on it is looked at again when that node changes."""
         place = self._workers.place(worker)
-        if place is None or place.node is None:
-            return None
-        self._on_node.setdefault(place.node, set()).add(worker)
-        return self._nodes.get(place.node)
+        node = None if place is None else place.node
+        if self._node_of.get(worker) != node:
+            self._leave_node(worker)
+            if node is not None:
+                self._node_of[worker] = node
+                self._on_node.setdefault(node, set()).add(worker)
+        return None if node is None else self._nodes.get(node)
 
     def forget(self, worker: str) -> None:
         """It is in no fleet any more."""
         self.model_of.pop(worker, None)
-        for node in [name for name, workers in self._on_node.items() if worker in workers]:
+        self._leave_node(worker)
+
+    def _leave_node(self, worker: str) -> None:
+        node = self._node_of.pop(worker, None)
+        if node is not None:
             self._on_node[node].discard(worker)
             if not self._on_node[node]:
                 del self._on_node[node]

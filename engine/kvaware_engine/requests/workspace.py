@@ -14,7 +14,6 @@ from kvaware_engine.requests.words import FloatArray
 
 __all__ = ["Workspace"]
 
-
 _COLD_ROWS: Final = 7
 """Barred, half a step, decoding, pressure, risk, queue, one."""
 _ROWS: Final = _COLD_ROWS + 3

@@ -14,7 +14,8 @@ from kvaware_engine.profiles import ProfileOrigin
 from kvaware_engine.requests.candidates import Candidates
 from kvaware_engine.requests.choose import choose
 from kvaware_engine.requests.explain import explain
-from kvaware_engine.requests.explain_words import Answer, ChangeKind, FilterReason, RequestExplanation
+from kvaware_engine.requests.explain_words import Answer, ChangeKind, RequestExplanation
+from kvaware_engine.requests.fit import FilterReason
 from kvaware_engine.requests.hardware_classes import decode_figures
 from kvaware_engine.requests.snapshot import Snapshot, take, take_pair
 from kvaware_engine.requests.split import added, choose_pair, in_phase, pair_options

@@ -4,8 +4,9 @@ import pytest
 
 from kvaware_engine import Amounts, TenantQuotaObservation
 from kvaware_engine.requests import explain as explain_module
-from kvaware_engine.requests.explain_words import ExplainedCandidate, FilterReason
+from kvaware_engine.requests.explain_words import ExplainedCandidate
 from kvaware_engine.requests.figures import Figure
+from kvaware_engine.requests.fit import FilterReason
 from kvaware_engine.requests.placer import Placer
 from kvaware_engine.requests.settings import RequestLedgerSettings, RequestSettings
 from kvaware_engine.requests.snapshot import Snapshot
