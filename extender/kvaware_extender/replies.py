@@ -13,7 +13,7 @@ from kvaware_crds.errors import StaleViewError, WireError
 from kvaware_extender.errors import ApiError
 from kvaware_extender.render import render_error
 
-__all__ = ["answer_to", "api_error", "error_response", "errors_as_json", "json_response"]
+__all__ = ["answer_to", "api_error", "error_response", "errors_as_json", "json_response", "unforeseen"]
 
 log = structlog.get_logger(__name__)
 
@@ -71,9 +71,13 @@ def answer_to(request: web.Request, error: Exception) -> web.Response:
             log.debug("caller hung up", method=request.method, path=request.path)
             raise error
         case _:
-            log.error("unforeseen error", method=request.method, path=request.path, exc_info=error)
-            message = "an unforeseen error; the log has it"
-            return error_response(ApiError(status=500, code="InternalError", message=message, retryable=True))
+            return error_response(unforeseen(request, error))
+
+
+def unforeseen(request: web.Request, error: Exception) -> ApiError:
+    """Log a mistake of ours. Returns: what its caller is told of it."""
+    log.error("unforeseen error", method=request.method, path=request.path, exc_info=error)
+    return ApiError(status=500, code="InternalError", message="an unforeseen error; the log has it", retryable=True)
 
 
 def _http_error(request: web.Request, error: web.HTTPException) -> web.Response:

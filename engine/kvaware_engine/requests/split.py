@@ -22,7 +22,7 @@ from kvaware_engine.requests.candidates import Candidates
 from kvaware_engine.requests.choose import choose_by
 from kvaware_engine.requests.columns import begin_ms, held_tokens
 from kvaware_engine.requests.costs import exposed_ms, transfer_ms
-from kvaware_engine.requests.reach import Reach, ReachRow, hop_bytes_per_s
+from kvaware_engine.requests.reach import Reach, hop_bytes_per_s
 from kvaware_engine.requests.rows import IN_FLIGHT, LAST_CHOSEN
 from kvaware_engine.requests.transfers import bytes_in_front, link_bytes_per_s
 from kvaware_engine.requests.words import Action, FloatArray, Mode, Option, Phase
@@ -76,21 +76,18 @@ class _Handover:
 
     def to_all(self, source: int) -> FloatArray:
         """From one prefilling worker to every decoding one; infinite where they have no domain in common."""
-        row = self.reach.row(source)
-        in_flight = self.candidates.figures[IN_FLIGHT]
-        front = np.maximum(in_flight, in_flight.item(source)) * row.wired
-        takes = (self.moved + front) * self.ms_per_byte.take(row.hops)
-        return self._exposed(takes - self.wait, row)
+        return self._exposed(source, self.moved, self.wait)
 
     def from_all(self, target: int) -> FloatArray:
         """From every prefilling worker to one decoding one."""
-        row = self.reach.row(target)  # links and domains are the same both ways
-        in_flight = self.candidates.figures[IN_FLIGHT]
-        front = np.maximum(in_flight, in_flight.item(target)) * row.wired
-        takes = (self.moved.item(target) + front) * self.ms_per_byte.take(row.hops)
-        return self._exposed(takes - self.wait.item(target), row)
+        return self._exposed(target, self.moved.item(target), self.wait.item(target))
 
-    def _exposed(self, beyond: FloatArray, row: ReachRow) -> FloatArray:
+    def _exposed(self, one_end: int, moved: FloatArray | float, wait: FloatArray | float) -> FloatArray:
+        """Between one worker and all others: links and domains are the same both ways."""
+        row = self.reach.row(one_end)
+        in_flight = self.candidates.figures[IN_FLIGHT]
+        front = np.maximum(in_flight, in_flight.item(one_end)) * row.wired
+        beyond: FloatArray = (moved + front) * self.ms_per_byte.take(row.hops) - wait
         beyond += self.candidates.settings.costs.transfer_latency_ms
         np.maximum(beyond, 0.0, out=beyond)
         beyond[~row.domain] = inf

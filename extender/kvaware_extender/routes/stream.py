@@ -18,7 +18,7 @@ from kvaware_extender.demand_wire import MOST_ITEMS, Frame, RawFrame, read
 from kvaware_extender.errors import ApiError
 from kvaware_extender.gateway_auth import GatewayAuth
 from kvaware_extender.placement_wire import AnsweredFrame, encode, error_body
-from kvaware_extender.replies import api_error
+from kvaware_extender.replies import api_error, unforeseen
 from kvaware_extender.routes.placements import TENANT_PROBLEM, UNKNOWN_CALLER, received, sent
 from kvaware_extender.routes.scheduler import trace_id
 from kvaware_extender.routes.table import Route
@@ -119,12 +119,8 @@ class Streams:
             return await self._take(frame, tenant, trace)
         except (WireError, ApiError) as e:
             return AnsweredFrame(error=error_body(api_error(e)))
-        except Exception:
-            log.exception("unforeseen error", path=request.path)
-            error = ApiError(
-                status=500, code="InternalError", message="an unforeseen error; the log has it", retryable=True
-            )
-            return AnsweredFrame(error=error_body(error))
+        except Exception as e:  # noqa: BLE001 - it is logged there
+            return AnsweredFrame(error=error_body(unforeseen(request, e)))
 
     async def _take(self, frame: Frame | RawFrame, tenant: str, trace: str | None) -> AnsweredFrame:
         """Events first: what has ended makes room."""
