@@ -4,9 +4,7 @@ Production feeds it from the cluster with the loop's clock, the simulator from m
 method is synchronous: in one loop that is what makes check-and-take atomic.
 """
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -29,12 +27,11 @@ from kvaware_engine.explain import Judged, explain_pod, node_view, reason_of_cho
 from kvaware_engine.findings import Findings, PodFindings
 from kvaware_engine.fleet import Fleet, NodeRow
 from kvaware_engine.groups import MOST_MEMBERS, Answer, Groups
-from kvaware_engine.headroom import MOST_REPLICAS, Placed, Steps, headroom_steps, no_headroom, usual_resource
+from kvaware_engine.headroom import MOST_REPLICAS, Steps, headroom_steps, no_headroom, usual_resource
 from kvaware_engine.ledger import Hold, Ledger, node_held
 from kvaware_engine.observations import (
     BlockGroupObservation,
     GpuClass,
-    GpuUse,
     ModelObservation,
     NodeObservation,
     NodeUse,
@@ -44,13 +41,13 @@ from kvaware_engine.observations import (
     TenantQuotaObservation,
 )
 from kvaware_engine.places import Places
-from kvaware_engine.pools import Booking
 from kvaware_engine.preemption import Preemption
 from kvaware_engine.reasons import CODE_OF_REASON, REASON_OF_CODE, REFUSAL_TEXTS, Reason, main_reason
 from kvaware_engine.reports import RoleHeadroom
 from kvaware_engine.settings import EngineSettings
 from kvaware_engine.tenants import Headroom, Tenants
 from kvaware_engine.verdict import ADMITTED, node_codes, node_refusal, pod_refusal
+from kvaware_engine.what_if import Version, WhatIf
 
 __all__ = ["Engine"]
 
@@ -70,11 +67,12 @@ class Engine:
         self._places = Places(self._settings, self._fleet)
         self._models: dict[ObjectKey, ModelObservation] = {}
         self._pods: dict[str, PodObservation] = {}
-        self._ledger = Ledger(self._fleet, self._tenants, intent_ttl_s=self._settings.intent_ttl_s)
+        self._ledger = Ledger(self._fleet, self._tenants, pods=self._pods, intent_ttl_s=self._settings.intent_ttl_s)
+        self._version = Version(self._ledger)
+        self._what_if = WhatIf(fleet=self._fleet, ledger=self._ledger, places=self._places, version=self._version)
         self._findings = Findings(self._settings.findings)
         self._use_steps: dict[str, int] = {}
         """Node to the whole minutes of age that its exporter figures were last priced at."""
-        self._changes = 0
         self._preemption = Preemption(
             fleet=self._fleet,
             ledger=self._ledger,
@@ -90,8 +88,7 @@ class Engine:
     @property
     def version(self) -> int:
         """Grows whenever an answer could have changed."""
-        self._ledger.flush()
-        return self._changes + self._ledger.changes
+        return self._version.now()
 
     def observe_node(self, name: str, node: NodeObservation | None) -> None:
         """A node came, changed, or (None) went. What pods hold on it stays booked until they are gone."""
@@ -106,7 +103,7 @@ class Engine:
             self._places.node_lists(name, after, before=before)
         self._place(row)
         self._fleet.mark((name,))
-        self._changes += 1
+        self._version.grow()
         if node is None:
             row.use = None
             self._findings.scraped(name, None, now_s=self._now_s)
@@ -153,7 +150,7 @@ class Engine:
                 self._preemption.pod_left(held_on, now_s=now_s)
         if pod is not None and holds_on is not None:
             self._places.pod_bound(pod, holds_on)
-        self._changes += 1
+        self._version.grow()
 
     def observe_model(self, key: ObjectKey, model: ModelObservation | None) -> None:
         """An InferenceModel came, changed, or (None) went."""
@@ -166,7 +163,7 @@ class Engine:
         self._places.model(key, model)
         for pod in self._preemption.waiting(key):
             self._preemption.nominated(self.demand(pod), now_s=self._now_s)
-        self._changes += 1
+        self._version.grow()
 
     def observe_quota(self, name: str, quota: TenantQuotaObservation | None) -> None:
         """A TenantQuota came, changed, or (None) went."""
@@ -174,12 +171,12 @@ class Engine:
             return
         for row in self._fleet:
             self._place(row)
-        self._changes += 1
+        self._version.grow()
 
     def observe_block_group(self, key: ObjectKey, group: BlockGroupObservation | None) -> None:
         """A KVCacheBlockGroup came, changed, or (None) went."""
         self._places.group(key, group)
-        self._changes += 1
+        self._version.grow()
 
     def forget_unseen(self, *, listed_at_s: float, uids: Collection[str]) -> None:
         """Drop own settled bookings whose pod a later complete list does not hold.
@@ -197,7 +194,7 @@ class Engine:
             if row.use is not None:
                 self._age_use(row, force=False)
         if self._places.expire(now_s):
-            self._changes += 1
+            self._version.grow()
         self._preemption.tick(now_s)
         self._groups.expire(now_s)
         self._findings.tick(now_s)
@@ -227,7 +224,7 @@ class Engine:
         self._ledger.end_intent(demand.uid)
         if demand.nominated_node is not None:
             self._preemption.offered(demand, now_s=now_s)
-        with self._aside((demand.uid,)):
+        with self._what_if.aside((demand.uid,)):
             verdict = self._filter(demand, nodes)
             place = self._only_place(demand, verdict)
         if place is not None:
@@ -247,7 +244,7 @@ class Engine:
             return self._would_admit_group(demand.group, demand, nodes)
         if self._ledger.intended_node(demand.uid) is not None:  # a pod with an intent was just admitted
             return None
-        with self._aside((demand.uid,)):
+        with self._what_if.aside((demand.uid,)):
             return self._would_admit(demand, nodes)
 
     def _would_admit(self, demand: PodDemand, nodes: Sequence[str] | None) -> Reason | None:
@@ -273,7 +270,7 @@ class Engine:
         self._clock(now_s)
         self._ledger.end_intent(demand.uid)
         version = self.version
-        with self._aside((demand.uid,)):
+        with self._what_if.aside((demand.uid,)):
             judged = self._judge(demand, nodes)
         order = judged.cheapest(2)
         result = self._scores(judged, order)
@@ -293,7 +290,7 @@ class Engine:
         columns = self._fleet.columns(demand.resource)
         rows = judged.indexes[judged.admitted]
         empty = judged.emptiest(columns.free[rows], columns.fit_bytes[rows])
-        self._intend(demand, chosen.node, now_s=now_s)
+        self._ledger.intend(demand, chosen.node, now_s=now_s)
         return PodDecision(
             decision_id=f"{demand.uid}-{version}",
             demand=demand,
@@ -311,9 +308,7 @@ class Engine:
         What the pod itself holds or is meant to get is set aside: a bound pod is not in its own way.
         """
         self._clock(now_s)
-        version = self.version
-        aside = self._set_aside(demand)
-        try:
+        with self._what_if.without(demand):
             names = list(nodes) if nodes is not None else self._fleet.names()
             judged = self._judge(demand, names, cordoned=nodes is not None)
             result = self._scores(judged, judged.cheapest(1))
@@ -321,14 +316,6 @@ class Engine:
             pod = self._pods.get(demand.uid)
             reservation = pod.reservation if pod is not None and pod.node is not None else None
             return explain_pod(demand, candidates, refusal=judged.main_refusal(), reservation=reservation)
-        finally:
-            for row, bookings, use in aside:
-                row.bookings[demand.uid] = bookings
-                row.use = use
-                self._fleet.mark((row.name,))
-            self._places.show_again()
-            self._ledger.flush()
-            self._changes = version - self._ledger.changes  # everything stands as before
 
     def headroom(self, model: ObjectKey, role: str, *, replicas: int, now_s: float) -> RoleHeadroom:
         """Would so many more replicas of the role fit now; see ``headroom_steps``, whose steps are made at once."""
@@ -381,7 +368,7 @@ class Engine:
                 names=self._fleet.names(),
                 replicas=replicas,
                 judge=lambda demand, names: self._judge(demand, names, cordoned=False),
-                imagined=self._imagined,
+                imagined=self._what_if.imagined,
             )
         )
 
@@ -484,7 +471,7 @@ class Engine:
         if self._ledger.own_nodes(demand.uid):
             return VictimsVerdict(kept=(), added=0, reason=Reason.BINDING_UNDECIDED)
         hold = self._ledger.held(demand.uid)
-        with self._aside((demand.uid,), changed=True):
+        with self._what_if.aside((demand.uid,), changed=True):
             if hold is not None and self._preemption.opens(hold):
                 return VictimsVerdict(kept=(), added=0, reason=Reason.VICTIMS_LEAVING)
             verdict = self._preemption.keep(demand, offers)
@@ -504,8 +491,7 @@ class Engine:
 
     def holder(self, uid: str) -> tuple[str, ...]:
         """The nodes on which the UID holds something, observed or own, sorted."""
-        held = node_held(self._pods.get(uid))
-        return tuple(sorted({*self._ledger.own_nodes(uid), *((held,) if held is not None else ())}))
+        return self._ledger.holder(uid)
 
     # -- the inside --------------------------------------------------------------------------------------------------
 
@@ -513,27 +499,6 @@ class Engine:
         self._now_s = now_s
         self._ledger.expire(now_s)
         self._preemption.expire(now_s)
-
-    @contextmanager
-    def _aside(self, uids: Sequence[str], *, changed: bool = False) -> Iterator[None]:
-        """Inside, the places that are kept for these pods are not counted; afterwards everything stands as before.
-
-        Args:
-            uids: Of the pods. One without a hold costs a look-up.
-            changed: Whether rows are changed and restored inside in any case.
-        """
-        if not changed and all(self._ledger.held(uid) is None for uid in uids):
-            yield
-            return
-        version = self.version
-        self._ledger.put_aside(uids)
-        self._ledger.flush()
-        try:
-            yield
-        finally:
-            self._ledger.put_back()
-            self._ledger.flush()
-            self._changes = version - self._ledger.changes
 
     def _filter(self, demand: PodDemand, nodes: Sequence[str]) -> FilterVerdict:
         """The verdict as things are booked now."""
@@ -579,7 +544,7 @@ class Engine:
     def _give_place(self, demand: PodDemand, node: str, *, now_s: float) -> None:
         """Filter settled where the pod goes: a guess for a single pod, a promise once its group has begun to bind."""
         if demand.group is None:
-            self._intend(demand, node, now_s=now_s)
+            self._ledger.intend(demand, node, now_s=now_s)
             return
         if self._ledger.own_nodes(demand.uid):
             return
@@ -590,7 +555,7 @@ class Engine:
         if self._groups.started(demand.group, self._placed):
             self._promise(demand, node, now_s=now_s)
         else:
-            self._intend(demand, node, now_s=now_s)
+            self._ledger.intend(demand, node, now_s=now_s)
 
     def _placed(self, uid: str) -> bool:
         """Whether a pod that is not seen bound holds a place for good."""
@@ -608,7 +573,7 @@ class Engine:
             row = self._fleet.get(node)
             return Reason.NODE_UNKNOWN if row is None or row.node is None else None
         if self._groups.started(group, self._placed):
-            with self._aside((demand.uid,)):
+            with self._what_if.aside((demand.uid,)):
                 return self._bind_refusal(demand, node)
         answers = self._groups.places(group, demand.uid, node)
         if not answers:
@@ -639,7 +604,7 @@ class Engine:
         names = nodes if nodes is not None else self._fleet.names()
         members = (waiting or [demand])[:MOST_MEMBERS]
         uids = [each.uid for each in waiting or [demand]]
-        with self._aside(uids, changed=True):
+        with self._what_if.aside(uids, changed=True):
             lifted = self._ledger.lift_intents(uids)
             try:
                 for each in members:
@@ -723,7 +688,7 @@ class Engine:
             ratio = floor + (1 - floor) * max(0.0, fresh_share)
         if self._fleet.confidence[row.index] != ratio:
             self._fleet.confidence[row.index] = ratio
-            self._changes += 1
+            self._version.grow()
 
     def _owner(self, row: NodeRow) -> str | None:
         return self._tenants.owner_of_node(row.node.labels) if row.node is not None else None
@@ -840,53 +805,9 @@ class Engine:
         values: list[int] = result.tolist()
         return values
 
-    def _set_aside(self, demand: PodDemand) -> list[tuple[NodeRow, tuple[Booking, ...], NodeUse | None]]:
-        """Take what the pod holds off its nodes, the use that the exporter names as its own included."""
-        pod = ObjectKey(demand.namespace, demand.name)
-        intended = self._ledger.intended_node(demand.uid)
-        kept = self._ledger.held(demand.uid)
-        held = node_held(self._pods.get(demand.uid))
-        names = {*self.holder(demand.uid), *((intended,) if intended is not None else ())}
-        if kept is not None:
-            names.add(kept.node)
-        aside = []
-        for name in sorted(names):
-            row = self._fleet.get(name)
-            if row is None or demand.uid not in row.bookings:
-                continue
-            aside.append((row, row.bookings.pop(demand.uid), row.use))
-            if name == held:
-                self._places.hide(demand.model, name)
-            if row.use is not None:
-                row.use = replace(row.use, gpus=tuple(_without_pod(use, pod) for use in row.use.gpus))
-            self._fleet.mark((name,))
-        return aside
-
-    @contextmanager
-    def _imagined(self, placed: Sequence[Placed]) -> Iterator[None]:
-        """Inside, these pods are booked where they are said to be; afterwards nobody can tell that they were."""
-        version = self.version
-        try:
-            if placed and (model := placed[0][0].model) is not None:
-                self._places.imagine(model, [node for _, node in placed])
-            for demand, node in placed:
-                self._ledger.assume(demand, node)
-            yield
-        finally:
-            self._places.forget_imagined()
-            for demand, node in placed:
-                self._ledger.take_back(demand.uid, node)
-            self._ledger.flush()
-            self._changes = version - self._ledger.changes
-
     def _candidate(self, judged: Judged, position: int, result: Sequence[int]) -> CandidateView:
         row = self._fleet.get(judged.nodes[position])
         return view_candidate(judged, position, score=result[position], row=row, fleet=self._fleet)
-
-    def _intend(self, demand: PodDemand, node: str, *, now_s: float) -> None:
-        pod = self._pods.get(demand.uid)
-        if pod is None or pod.node is None:  # else it holds more than a guess already
-            self._ledger.intend(demand, node, now_s=now_s)
 
     def _reservation(self, demand: PodDemand, node: str, devices: tuple[int, ...], decision_id: str) -> Reservation:
         pool = self._fleet.row(node).pool(demand.resource) if demand.resource is not None else None
@@ -900,13 +821,6 @@ class Engine:
             devices=devices,
             decision_id=decision_id if decision_id.startswith(f"{demand.uid}-") else f"{demand.uid}-{self.version}",
         )
-
-
-def _without_pod(use: GpuUse, pod: ObjectKey) -> GpuUse:
-    """The GPU as it would be without this pod, where the exporter says that it is its."""
-    if use.pod != pod or use.used_bytes is None or use.free_bytes is None:
-        return use
-    return replace(use, used_bytes=0, free_bytes=use.free_bytes + use.used_bytes, pod=None)
 
 
 def _only(verdict: FilterVerdict, place: int) -> FilterVerdict:

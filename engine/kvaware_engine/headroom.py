@@ -18,16 +18,15 @@ from kvaware_engine.explain import Judged
 from kvaware_engine.observations import ModelObservation, PodObservation, RoleFootprint
 from kvaware_engine.reasons import REASON_OF_CODE, REFUSAL_TEXTS, Reason, main_reason
 from kvaware_engine.reports import RoleHeadroom
+from kvaware_engine.what_if import Placed
 
-__all__ = ["MOST_PODS", "MOST_REPLICAS", "Placed", "Steps", "headroom_steps", "no_headroom", "usual_resource"]
+__all__ = ["MOST_PODS", "MOST_REPLICAS", "Steps", "headroom_steps", "no_headroom", "usual_resource"]
 
 MOST_REPLICAS: Final = 64
 """That one question may ask for: more than is added in one step, and a bound on the work."""
 MOST_PODS: Final = 512
 """Placed for one question, but for a single replica that has more: some 3 s of work at 5,000 nodes."""
 
-Placed = tuple[PodDemand, str]
-"""A pod that does not exist and the node on which it is imagined."""
 Steps = Generator[None, None, RoleHeadroom]
 """One step per pod. Between two steps the engine stands as if nobody had asked; the answer is what it returns."""
 

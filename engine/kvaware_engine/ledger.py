@@ -7,7 +7,7 @@ Beside these a pod that is not bound may have one *hold*, a place that is kept f
 hold steps back while the pod has an intent or a booking of ours.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -51,11 +51,21 @@ class Hold:
 
 
 class Ledger:
-    """Bookings on the fleet's rows, keyed by (pod UID, node). One owner; every method is synchronous."""
+    """Bookings on the fleet's rows, keyed by (pod UID, node). One owner; every method is synchronous.
 
-    def __init__(self, fleet: Fleet, tenants: Tenants, *, intent_ttl_s: float) -> None:
+    Args:
+        fleet: The nodes.
+        tenants: Who pays.
+        pods: All pods by UID, as the API server shows them.
+        intent_ttl_s: How long a guess stands.
+    """
+
+    def __init__(
+        self, fleet: Fleet, tenants: Tenants, *, pods: Mapping[str, PodObservation], intent_ttl_s: float
+    ) -> None:
         self._fleet = fleet
         self._tenants = tenants
+        self._pods = pods
         self._intent_ttl_s = intent_ttl_s
         self._own: dict[str, dict[str, _Own]] = {}
         """Pod UID to node to booking."""
@@ -85,6 +95,21 @@ class Ledger:
         intent = self._intents.get(uid)
         return intent.node if intent is not None else None
 
+    def observed_node(self, uid: str) -> str | None:
+        """Where the API server shows that the pod holds something."""
+        return node_held(self._pods.get(uid))
+
+    def holder(self, uid: str) -> tuple[str, ...]:
+        """The nodes on which the pod holds something, observed or own, sorted."""
+        observed = self.observed_node(uid)
+        return tuple(sorted({*self.own_nodes(uid), *((observed,) if observed is not None else ())}))
+
+    def booked_nodes(self, uid: str) -> list[str]:
+        """The same, and where the pod is guessed to go or a place is kept for it."""
+        hold = self._holds.get(uid)
+        guesses = (self.intended_node(uid), hold.node if hold is not None else None)
+        return sorted({*self.holder(uid), *(node for node in guesses if node is not None)})
+
     def intended_nodes(self) -> set[str]:
         """Every node on which some intent or nomination stands."""
         return {intent.node for intent in self._intents.values()} | {
@@ -113,8 +138,13 @@ class Ledger:
 
     def intend(self, demand: PodDemand, node: str, *, now_s: float) -> None:
         """Guess that the pod goes there; nothing where it holds more than a guess already."""
+        pod = self._pods.get(demand.uid)
         hold = self._holds.get(demand.uid)
-        if demand.uid in self._own or (hold is not None and hold.promised):
+        if (
+            demand.uid in self._own
+            or (pod is not None and pod.node is not None)
+            or (hold is not None and hold.promised)
+        ):
             return
         if hold is not None:
             self._unbook(hold.node, demand.uid)
