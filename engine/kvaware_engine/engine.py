@@ -23,12 +23,13 @@ from kvaware_engine.decisions import (
     VictimsVerdict,
 )
 from kvaware_engine.demands import demand_of, is_ours
-from kvaware_engine.explain import Judged, explain_pod, node_view, reason_of_choice, view_candidate
+from kvaware_engine.explain import Judged, explain_pod, reason_of_choice, view_candidate
 from kvaware_engine.findings import Findings, PodFindings
 from kvaware_engine.fleet import Fleet, NodeRow
 from kvaware_engine.groups import MOST_MEMBERS, Answer, Groups
 from kvaware_engine.headroom import MOST_REPLICAS, Steps, headroom_steps, no_headroom, usual_resource
 from kvaware_engine.ledger import Hold, Ledger, node_held
+from kvaware_engine.nodes import Nodes
 from kvaware_engine.observations import (
     BlockGroupObservation,
     GpuClass,
@@ -46,6 +47,7 @@ from kvaware_engine.reasons import CODE_OF_REASON, REASON_OF_CODE, REFUSAL_TEXTS
 from kvaware_engine.reports import RoleHeadroom
 from kvaware_engine.settings import EngineSettings
 from kvaware_engine.tenants import Headroom, Tenants
+from kvaware_engine.use_age import UseAges
 from kvaware_engine.verdict import ADMITTED, node_codes, node_refusal, pod_refusal
 from kvaware_engine.what_if import Version, WhatIf
 
@@ -62,7 +64,8 @@ class Engine:
     def __init__(self, settings: EngineSettings | None = None) -> None:
         self._settings = settings if settings is not None else EngineSettings()
         self._now_s = 0.0
-        self._fleet = Fleet(margins=self._margins)
+        ages = UseAges(self._settings)
+        self._fleet = Fleet(margins=ages.margins)
         self._tenants = Tenants()
         self._places = Places(self._settings, self._fleet)
         self._models: dict[ObjectKey, ModelObservation] = {}
@@ -71,8 +74,15 @@ class Engine:
         self._version = Version(self._ledger)
         self._what_if = WhatIf(fleet=self._fleet, ledger=self._ledger, places=self._places, version=self._version)
         self._findings = Findings(self._settings.findings)
-        self._use_steps: dict[str, int] = {}
-        """Node to the whole minutes of age that its exporter figures were last priced at."""
+        self._nodes = Nodes(
+            fleet=self._fleet,
+            ages=ages,
+            tenants=self._tenants,
+            places=self._places,
+            findings=self._findings,
+            ledger=self._ledger,
+            version=self._version,
+        )
         self._preemption = Preemption(
             fleet=self._fleet,
             ledger=self._ledger,
@@ -92,39 +102,11 @@ class Engine:
 
     def observe_node(self, name: str, node: NodeObservation | None) -> None:
         """A node came, changed, or (None) went. What pods hold on it stays booked until they are gone."""
-        row = self._fleet.get(name)
-        if (row.node if row is not None else None) == node:
-            return
-        row = self._fleet.row(name)
-        before = row.node.weights if row.node is not None else ()
-        after = node.weights if node is not None else ()
-        row.node = node
-        if before != after:
-            self._places.node_lists(name, after, before=before)
-        self._place(row)
-        self._fleet.mark((name,))
-        self._version.grow()
-        if node is None:
-            row.use = None
-            self._findings.scraped(name, None, now_s=self._now_s)
-            self._use_steps.pop(name, None)
-            self._places.node_gone(name)  # another machine of that name has nothing on its disk
-            self._ledger.flush()
-            self._fleet.drop_if_empty(row)
+        self._nodes.observe(name, node, now_s=self._now_s)
 
     def observe_use(self, node: str, use: NodeUse | None) -> None:
         """An exporter's figures of one node; None: it is not heard any more. A node may be seen after its figures."""
-        if use is None and self._fleet.get(node) is None:
-            return
-        row = self._fleet.row(node)
-        if use is not None and row.use is not None and use.observed_at_s < row.use.observed_at_s:
-            return  # of two sources the later observation holds, whichever arrives last
-        row.use = use
-        self._age_use(row, force=True)
-        self._findings.scraped(node, row.use, now_s=self._now_s)
-        if use is None:
-            self._ledger.flush()
-            self._fleet.drop_if_empty(row)
+        self._nodes.observe_use(node, use, now_s=self._now_s)
 
     def observe_pod(self, uid: str, pod: PodObservation | None, *, now_s: float) -> None:
         """A pod came, changed, or (None) went."""
@@ -169,8 +151,7 @@ class Engine:
         """A TenantQuota came, changed, or (None) went."""
         if not self._tenants.observe(name, quota):
             return
-        for row in self._fleet:
-            self._place(row)
+        self._nodes.quotas_changed()
         self._version.grow()
 
     def observe_block_group(self, key: ObjectKey, group: BlockGroupObservation | None) -> None:
@@ -190,9 +171,7 @@ class Engine:
     def tick(self, now_s: float) -> None:
         """Let time pass: intents end, exporter figures age in whole minutes, weights are forgotten."""
         self._clock(now_s)
-        for row in self._fleet:
-            if row.use is not None:
-                self._age_use(row, force=False)
+        self._nodes.tick(now_s)
         if self._places.expire(now_s):
             self._version.grow()
         self._preemption.tick(now_s)
@@ -379,22 +358,7 @@ class Engine:
     def nodes(self, names: Sequence[str] | None = None, *, now_s: float) -> list[NodeView]:
         """The named (default: all) nodes with what each GPU holds, some 0.05 ms each; unknown names are left out."""
         self._clock(now_s)
-        self._ledger.flush()
-        views = []
-        for name in names if names is not None else self._fleet.names():
-            row = self._fleet.get(name)
-            if row is None or row.node is None:
-                continue
-            views.append(
-                node_view(
-                    row,
-                    fleet=self._fleet,
-                    reserved_for=self._owner(row),
-                    confidence_ratio=float(self._fleet.confidence[row.index]),
-                    use_age_s=now_s - row.use.observed_at_s if row.use is not None else None,
-                )
-            )
-        return views
+        return self._nodes.views(names, now_s=now_s)
 
     def tenants(self) -> list[TenantView]:
         """All tenants that a TenantQuota names, by name."""
@@ -651,51 +615,6 @@ class Engine:
             tenant_code=self._fleet.tenant_code(self._tenants.named(demand.namespace)),
             whole_gpu_free_ratio=self._settings.hbm.whole_gpu_free_ratio,
         )
-
-    def _margins(self, row: NodeRow) -> tuple[float, float]:
-        """Ratios of HBM kept back: where the exporter shows a device, and where only the label tells its size."""
-        hbm = self._settings.hbm
-        if row.use is None:
-            return 0.0, min(1.0, hbm.label_margin_ratio + hbm.unknown_foreign_use_margin_ratio)
-        minutes = self._use_steps.get(row.name, 0)
-        age = min(hbm.age_margin_max_ratio, hbm.age_margin_ratio_per_minute * minutes)
-        return age, min(1.0, age + hbm.label_margin_ratio + hbm.unknown_foreign_use_margin_ratio)
-
-    def _age_use(self, row: NodeRow, *, force: bool) -> None:
-        """Price the age of a node's exporter figures in whole minutes, so that the state changes rarely."""
-        if row.use is not None:
-            age_s = max(0.0, self._now_s - row.use.observed_at_s)
-            if age_s > self._settings.use_max_age_s:
-                row.use = None
-                self._findings.scraped(row.name, None, now_s=self._now_s)
-                force = True
-        step = int(max(0.0, self._now_s - row.use.observed_at_s) // 60) if row.use is not None else -1
-        if not force and self._use_steps.get(row.name) == step:
-            return
-        if row.use is None:
-            self._use_steps.pop(row.name, None)
-        else:
-            self._use_steps[row.name] = step
-        self._write_confidence(row)
-        self._fleet.mark((row.name,))
-
-    def _write_confidence(self, row: NodeRow) -> None:
-        if row.use is None:
-            ratio = self._settings.no_exporter_confidence_ratio
-        else:
-            fresh_share = 1 - self._use_steps.get(row.name, 0) * 60 / max(60.0, self._settings.use_max_age_s)
-            floor = self._settings.no_exporter_confidence_ratio
-            ratio = floor + (1 - floor) * max(0.0, fresh_share)
-        if self._fleet.confidence[row.index] != ratio:
-            self._fleet.confidence[row.index] = ratio
-            self._version.grow()
-
-    def _owner(self, row: NodeRow) -> str | None:
-        return self._tenants.owner_of_node(row.node.labels) if row.node is not None else None
-
-    def _place(self, row: NodeRow) -> None:
-        self._fleet.place(row, owner=self._owner(row))
-        self._write_confidence(row)
 
     def _free_by_owner(self, *, intents: bool) -> dict[str | None, tuple[int, int]] | None:
         """Free GPUs and HBM bytes by the tenant that nodes are reserved for; None when nobody was promised any."""
