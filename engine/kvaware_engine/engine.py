@@ -7,11 +7,10 @@ method is synchronous: in one loop that is what makes check-and-take atomic.
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
-from kvaware_engine.costs import CostColumns, pod_costs, scores
+from kvaware_engine.admission import Admission
+from kvaware_engine.choice import candidates, choose
 from kvaware_engine.decisions import (
-    CandidateView,
     Explanation,
     FilterVerdict,
     NodeView,
@@ -23,12 +22,13 @@ from kvaware_engine.decisions import (
     VictimsVerdict,
 )
 from kvaware_engine.demands import demand_of, is_ours
-from kvaware_engine.explain import Judged, explain_pod, reason_of_choice, view_candidate
+from kvaware_engine.explain import explain_pod
 from kvaware_engine.findings import Findings, PodFindings
-from kvaware_engine.fleet import Fleet, NodeRow
+from kvaware_engine.fleet import Fleet
 from kvaware_engine.groups import MOST_MEMBERS, Answer, Groups
 from kvaware_engine.headroom import MOST_REPLICAS, Steps, headroom_steps, no_headroom, usual_resource
-from kvaware_engine.ledger import Hold, Ledger, node_held
+from kvaware_engine.judge import Judge, only_there
+from kvaware_engine.ledger import Ledger, node_held
 from kvaware_engine.nodes import Nodes
 from kvaware_engine.observations import (
     BlockGroupObservation,
@@ -43,12 +43,12 @@ from kvaware_engine.observations import (
 )
 from kvaware_engine.places import Places
 from kvaware_engine.preemption import Preemption
-from kvaware_engine.reasons import CODE_OF_REASON, REASON_OF_CODE, REFUSAL_TEXTS, Reason, main_reason
+from kvaware_engine.reasons import REFUSAL_TEXTS, Reason
 from kvaware_engine.reports import RoleHeadroom
 from kvaware_engine.settings import EngineSettings
-from kvaware_engine.tenants import Headroom, Tenants
+from kvaware_engine.tenants import Tenants
 from kvaware_engine.use_age import UseAges
-from kvaware_engine.verdict import ADMITTED, node_codes, node_refusal, pod_refusal
+from kvaware_engine.verdict import ADMITTED
 from kvaware_engine.what_if import Version, WhatIf
 
 __all__ = ["Engine"]
@@ -83,13 +83,28 @@ class Engine:
             ledger=self._ledger,
             version=self._version,
         )
+        self._admission = Admission(
+            fleet=self._fleet,
+            ledger=self._ledger,
+            tenants=self._tenants,
+            whole_gpu_free_ratio=self._settings.hbm.whole_gpu_free_ratio,
+        )
         self._preemption = Preemption(
             fleet=self._fleet,
             ledger=self._ledger,
             pods=self._pods,
-            verdict=self._verdict,
+            verdict=self._admission.verdict,
             nomination_ttl_s=self._settings.nomination_ttl_s,
             agreed_ttl_s=self._settings.intent_ttl_s,
+        )
+        self._judge = Judge(
+            admission=self._admission,
+            fleet=self._fleet,
+            ledger=self._ledger,
+            preemption=self._preemption,
+            places=self._places,
+            models=self._models,
+            settings=self._settings,
         )
         self._groups = Groups(pass_s=self._settings.intent_ttl_s, forget_after_s=self._settings.group_hold_ttl_s)
 
@@ -204,10 +219,10 @@ class Engine:
         if demand.nominated_node is not None:
             self._preemption.offered(demand, now_s=now_s)
         with self._what_if.aside((demand.uid,)):
-            verdict = self._filter(demand, nodes)
+            verdict = self._judge.filter(demand, nodes)
             place = self._only_place(demand, verdict)
         if place is not None:
-            verdict = _only(verdict, place)
+            verdict = only_there(verdict, place)
             self._give_place(demand, nodes[place], now_s=now_s)
         elif demand.group is not None:
             self._groups.answer(demand.group, demand, None, now_s=now_s)
@@ -224,22 +239,7 @@ class Engine:
         if self._ledger.intended_node(demand.uid) is not None:  # a pod with an intent was just admitted
             return None
         with self._what_if.aside((demand.uid,)):
-            return self._would_admit(demand, nodes)
-
-    def _would_admit(self, demand: PodDemand, nodes: Sequence[str] | None) -> Reason | None:
-        """The same for one pod as things are booked now."""
-        self._ledger.flush()
-        headroom = self._headroom(demand, intents=True)
-        refusal = self._pod_refusal(demand, headroom)
-        if refusal is not None:
-            return refusal
-        codes = self._codes(demand, headroom)
-        if nodes is None:
-            self._without_cordoned(codes)
-        codes = codes[self._fleet.indexes(nodes) if nodes is not None else self._fleet.known]
-        if (codes == ADMITTED).any():
-            return None
-        return main_reason(_count(codes))
+            return self._judge.would_admit(demand, nodes)
 
     def choose_node(self, demand: PodDemand, nodes: Sequence[str], *, now_s: float) -> PodDecision:
         """Price the offered nodes and choose. The pod's intent then stands on the first choice.
@@ -248,38 +248,14 @@ class Engine:
         """
         self._clock(now_s)
         self._ledger.end_intent(demand.uid)
-        version = self.version
+        decision_id = f"{demand.uid}-{self.version}"
         with self._what_if.aside((demand.uid,)):
-            judged = self._judge(demand, nodes)
-        order = judged.cheapest(2)
-        result = self._scores(judged, order)
-        if judged.costs is None:
-            return PodDecision(
-                decision_id=f"{demand.uid}-{version}",
-                demand=demand,
-                nodes=nodes,
-                scores=result,
-                chosen=None,
-                runner_up=None,
-                emptiest=None,
-                reason=judged.main_refusal(),
-            )
-        chosen = self._candidate(judged, int(judged.admitted[order[0]]), result)
-        runner_up = self._candidate(judged, int(judged.admitted[order[1]]), result) if len(order) > 1 else None
-        columns = self._fleet.columns(demand.resource)
-        rows = judged.indexes[judged.admitted]
-        empty = judged.emptiest(columns.free[rows], columns.fit_bytes[rows])
-        self._ledger.intend(demand, chosen.node, now_s=now_s)
-        return PodDecision(
-            decision_id=f"{demand.uid}-{version}",
-            demand=demand,
-            nodes=nodes,
-            scores=result,
-            chosen=chosen,
-            runner_up=runner_up,
-            emptiest=self._candidate(judged, int(judged.admitted[empty]), result),
-            reason=reason_of_choice(chosen, runner_up),
-        )
+            judged = self._judge.judge(demand, nodes)
+        scale_ms = self._settings.pod_costs.score_scale_ms
+        decision = choose(judged, decision_id=decision_id, fleet=self._fleet, scale_ms=scale_ms)
+        if decision.chosen is not None:
+            self._ledger.intend(demand, decision.chosen.node, now_s=now_s)
+        return decision
 
     def explain(self, demand: PodDemand, nodes: Sequence[str] | None = None, *, now_s: float) -> Explanation:
         """Say everything about one pod on the given (default: all) nodes as things are now; leaves no trace.
@@ -289,12 +265,11 @@ class Engine:
         self._clock(now_s)
         with self._what_if.without(demand):
             names = list(nodes) if nodes is not None else self._fleet.names()
-            judged = self._judge(demand, names, cordoned=nodes is not None)
-            result = self._scores(judged, judged.cheapest(1))
-            candidates = [self._candidate(judged, position, result) for position in range(len(names))]
+            judged = self._judge.judge(demand, names, cordoned=nodes is not None)
+            offered = candidates(judged, fleet=self._fleet, scale_ms=self._settings.pod_costs.score_scale_ms)
             pod = self._pods.get(demand.uid)
             reservation = pod.reservation if pod is not None and pod.node is not None else None
-            return explain_pod(demand, candidates, refusal=judged.main_refusal(), reservation=reservation)
+            return explain_pod(demand, offered, refusal=judged.main_refusal(), reservation=reservation)
 
     def headroom(self, model: ObjectKey, role: str, *, replicas: int, now_s: float) -> RoleHeadroom:
         """Would so many more replicas of the role fit now; see ``headroom_steps``, whose steps are made at once."""
@@ -346,7 +321,7 @@ class Engine:
                 resources=resources,
                 names=self._fleet.names(),
                 replicas=replicas,
-                judge=lambda demand, names: self._judge(demand, names, cordoned=False),
+                judge=lambda demand, names: self._judge.judge(demand, names, cordoned=False),
                 imagined=self._what_if.imagined,
             )
         )
@@ -401,7 +376,7 @@ class Engine:
             return pod.reservation or self._reservation(demand, node, (), decision_id)
         self._ledger.end_intent(demand.uid)
         if demand.group is None:
-            reason = self._bind_refusal(demand, node)
+            reason = self._admission.bind_refusal(demand, node)
         else:
             reason = self._group_refusal(demand.group, demand, node, now_s=now_s)
         if reason is not None:
@@ -464,32 +439,6 @@ class Engine:
         self._ledger.expire(now_s)
         self._preemption.expire(now_s)
 
-    def _filter(self, demand: PodDemand, nodes: Sequence[str]) -> FilterVerdict:
-        """The verdict as things are booked now."""
-        self._ledger.flush()
-        headroom = self._headroom(demand, intents=True)
-        refusal = self._pod_refusal(demand, headroom)
-        hold = self._ledger.held(demand.uid)
-        if refusal is not None and hold is None:
-            return _refused_everywhere(refusal, nodes)
-        indexes = self._fleet.indexes(nodes)
-        if refusal is None:
-            codes = self._codes(demand, headroom)[indexes]
-        else:
-            codes = np.full(len(nodes), CODE_OF_REASON.get(refusal, -1), dtype=np.int8)
-        if hold is not None and not self._mark_leaving(hold, indexes, codes) and refusal is not None:
-            return _refused_everywhere(refusal, nodes)
-        return FilterVerdict(nodes=nodes, codes=codes, reason=None, counts=_count(codes))
-
-    def _mark_leaving(self, hold: Hold, indexes: npt.NDArray[np.int64], codes: npt.NDArray[np.int8]) -> bool:
-        """Say of the nominated node that victims are leaving it, where that is all. Returns: whether it is."""
-        row = self._fleet.get(hold.node)
-        here = indexes == row.index if row is not None else np.zeros(len(indexes), dtype=np.bool_)
-        if not (codes[here] != ADMITTED).any() or not self._preemption.opens(hold):
-            return False
-        codes[here] = CODE_OF_REASON[Reason.VICTIMS_LEAVING]
-        return True
-
     def _only_place(self, demand: PodDemand, verdict: FilterVerdict) -> int | None:
         """Position of the one node that the pod goes to, where that is settled by filter already."""
         if verdict.admits == 1:
@@ -502,7 +451,7 @@ class Engine:
             kept = np.flatnonzero((self._fleet.indexes(verdict.nodes) == row.index) & (verdict.codes == ADMITTED))
             if len(kept):
                 return int(kept[0])
-        judged = self._judge(demand, verdict.nodes)
+        judged = self._judge.judge(demand, verdict.nodes)
         return int(judged.admitted[judged.cheapest(1)[0]])
 
     def _give_place(self, demand: PodDemand, node: str, *, now_s: float) -> None:
@@ -538,7 +487,7 @@ class Engine:
             return Reason.NODE_UNKNOWN if row is None or row.node is None else None
         if self._groups.started(group, self._placed):
             with self._what_if.aside((demand.uid,)):
-                return self._bind_refusal(demand, node)
+                return self._admission.bind_refusal(demand, node)
         answers = self._groups.places(group, demand.uid, node)
         if not answers:
             return Reason.GROUP_INCOMPLETE
@@ -552,7 +501,7 @@ class Engine:
         for answer in answers:
             self._ledger.end_intent(answer.demand.uid)
         for answer in answers:
-            reason = self._bind_refusal(answer.demand, answer.node)
+            reason = self._admission.bind_refusal(answer.demand, answer.node)
             if reason is None:
                 self._promise(answer.demand, answer.node, now_s=now_s)
                 continue
@@ -572,7 +521,7 @@ class Engine:
             lifted = self._ledger.lift_intents(uids)
             try:
                 for each in members:
-                    judged = self._judge(each, names, cordoned=nodes is not None)
+                    judged = self._judge.judge(each, names, cordoned=nodes is not None)
                     cheapest = judged.cheapest(1)
                     if not cheapest:
                         return judged.main_refusal()
@@ -582,151 +531,6 @@ class Engine:
                 for each in members:
                     self._ledger.end_intent(each.uid)
                 self._ledger.restore_intents(lifted)
-
-    def _verdict(self, row: NodeRow, demand: PodDemand) -> Reason | None:
-        """Filter's question about one node, as things are booked now."""
-        headroom = self._headroom(demand, intents=True)
-        refusal = pod_refusal(demand, headroom)
-        if refusal is not None:
-            return refusal
-        codes = node_codes(
-            self._fleet.columns(demand.resource).take(np.array([row.index])),
-            demand,
-            headroom=headroom,
-            tenant_code=self._fleet.tenant_code(self._tenants.named(demand.namespace)),
-            whole_gpu_free_ratio=self._settings.hbm.whole_gpu_free_ratio,
-        )
-        return REASON_OF_CODE[int(codes[0])]
-
-    def _bind_refusal(self, demand: PodDemand, node: str) -> Reason | None:
-        """Bind's question: GPU count, HBM and quota on one node, intents not counted."""
-        self._ledger.flush()
-        headroom = self._headroom(demand, intents=False)
-        refusal = pod_refusal(demand, headroom)
-        if refusal is not None:
-            return refusal
-        row = self._fleet.get(node)
-        if row is None or row.node is None:
-            return Reason.NODE_UNKNOWN
-        return node_refusal(
-            self._fleet.columns_of(row, demand.resource, but_not_uid=demand.uid),
-            demand,
-            headroom=headroom,
-            tenant_code=self._fleet.tenant_code(self._tenants.named(demand.namespace)),
-            whole_gpu_free_ratio=self._settings.hbm.whole_gpu_free_ratio,
-        )
-
-    def _free_by_owner(self, *, intents: bool) -> dict[str | None, tuple[int, int]] | None:
-        """Free GPUs and HBM bytes by the tenant that nodes are reserved for; None when nobody was promised any."""
-        if not self._tenants.guarantees():
-            return None
-        gpus, hbm = self._fleet.spare()
-        if not intents:
-            for node in self._ledger.intended_nodes():
-                row = self._fleet.get(node)
-                if row is not None and row.node is not None and row.node.ready and not row.node.unschedulable:
-                    summaries = [(pool, self._fleet.summary(row, pool, intents=False)) for pool in row.node.pools]
-                    whole = [summary for pool, summary in summaries if pool.gpu_class is not GpuClass.PARTITION]
-                    gpus[row.index] = sum(summary.free for summary in whole)
-                    hbm[row.index] = sum(summary.free_bytes for _, summary in summaries)
-        names = {self._fleet.tenant_code(tenant): tenant for tenant in self._tenants.names()}
-        free: dict[str | None, tuple[int, int]] = {}
-        owned = self._fleet.owner
-        for code in np.unique(owned).tolist():
-            mask = owned == code
-            free[names.get(code)] = (int(gpus[mask].sum()), int(hbm[mask].sum()))
-        return free
-
-    def _headroom(self, demand: PodDemand, *, intents: bool) -> Headroom | None:
-        """What the demand's tenant may still take, without what this very pod holds already."""
-        return self._tenants.headroom(
-            demand.namespace,
-            intents=intents,
-            less=self._ledger.own_amounts(demand.uid),
-            free=self._free_by_owner(intents=intents),
-        )
-
-    def _pod_refusal(self, demand: PodDemand, headroom: Headroom | None) -> Reason | None:
-        """The reason that holds on every node; a pod that holds something already passed it."""
-        return None if self._ledger.own_nodes(demand.uid) else pod_refusal(demand, headroom)
-
-    def _without_cordoned(self, codes: npt.NDArray[np.int8]) -> None:
-        """kube-scheduler does not offer cordoned nodes; where it is not asked, they must not look open."""
-        codes[self._fleet.cordoned & (codes == ADMITTED)] = CODE_OF_REASON[Reason.NODE_CORDONED]
-
-    def _codes(self, demand: PodDemand, headroom: Headroom | None) -> npt.NDArray[np.int8]:
-        """The verdict on every row of the fleet."""
-        own = self._ledger.own_nodes(demand.uid)
-        if own:
-            codes = np.full(self._fleet.size, CODE_OF_REASON[Reason.BINDING_UNDECIDED], dtype=np.int8)
-            codes[[row.index for name in own if (row := self._fleet.get(name)) is not None]] = ADMITTED
-            codes[~self._fleet.known] = CODE_OF_REASON[Reason.NODE_UNKNOWN]
-            return codes
-        return node_codes(
-            self._fleet.columns(demand.resource),
-            demand,
-            headroom=headroom,
-            tenant_code=self._fleet.tenant_code(self._tenants.named(demand.namespace)),
-            whole_gpu_free_ratio=self._settings.hbm.whole_gpu_free_ratio,
-        )
-
-    def _judge(self, demand: PodDemand, nodes: Sequence[str], *, cordoned: bool = True) -> Judged:
-        """Verdicts and costs of the offered nodes, the pod's own intent not counted.
-
-        Args:
-            demand: What the pod needs.
-            nodes: As offered.
-            cordoned: Whether a cordoned node can take it: yes where kube-scheduler offered it.
-        """
-        self._ledger.flush()
-        headroom = self._headroom(demand, intents=True)
-        indexes = self._fleet.indexes(nodes)
-        everywhere = self._pod_refusal(demand, headroom)
-        codes = self._codes(demand, headroom)
-        if not cordoned:
-            self._without_cordoned(codes)
-        codes = codes[indexes]
-        hold = self._ledger.held(demand.uid)
-        if hold is not None:
-            self._mark_leaving(hold, indexes, codes)
-        admitted = np.flatnonzero(codes == ADMITTED) if everywhere is None else np.zeros(0, dtype=np.int64)
-        places = self._places.columns(demand.model)
-        costs: CostColumns | None = None
-        if len(admitted):
-            model = self._models.get(demand.model) if demand.model is not None else None
-            costs = pod_costs(
-                indexes[admitted], demand, model, fleet=self._fleet, places=places, settings=self._settings
-            )
-        return Judged(
-            demand=demand,
-            nodes=nodes,
-            indexes=indexes,
-            codes=codes,
-            everywhere=everywhere,
-            admitted=admitted,
-            costs=costs,
-            places=places,
-            ranks=self._fleet.ranks(),
-        )
-
-    def _scores(self, judged: Judged, order: Sequence[int]) -> list[int]:
-        """kube-scheduler's integers for all offered nodes, 0 for those that cannot take the pod.
-
-        Args:
-            judged: The offered nodes.
-            order: Positions in ``judged.admitted``, cheapest first; at least the first where there are any.
-        """
-        result = np.zeros(len(judged.nodes), dtype=np.int64)
-        if judged.costs is not None:
-            result[judged.admitted] = scores(
-                judged.costs.total, order[0], scale_ms=self._settings.pod_costs.score_scale_ms
-            )
-        values: list[int] = result.tolist()
-        return values
-
-    def _candidate(self, judged: Judged, position: int, result: Sequence[int]) -> CandidateView:
-        row = self._fleet.get(judged.nodes[position])
-        return view_candidate(judged, position, score=result[position], row=row, fleet=self._fleet)
 
     def _reservation(self, demand: PodDemand, node: str, devices: tuple[int, ...], decision_id: str) -> Reservation:
         pool = self._fleet.row(node).pool(demand.resource) if demand.resource is not None else None
@@ -742,25 +546,5 @@ class Engine:
         )
 
 
-def _only(verdict: FilterVerdict, place: int) -> FilterVerdict:
-    """The verdict with this one of the admitted nodes alone."""
-    if verdict.admits == 1:
-        return verdict
-    codes = np.where(verdict.codes == ADMITTED, CODE_OF_REASON[Reason.GROUP_ELSEWHERE], verdict.codes).astype(np.int8)
-    codes[place] = ADMITTED
-    return FilterVerdict(nodes=verdict.nodes, codes=codes, reason=None, counts=_count(codes))
-
-
 def _refusal(reason: Reason) -> Refusal:
     return Refusal(reason=reason, text=REFUSAL_TEXTS[reason])
-
-
-def _refused_everywhere(reason: Reason, nodes: Sequence[str]) -> FilterVerdict:
-    """For a reason of the pod's own, which no node's code can say."""
-    codes = np.full(len(nodes), -1, dtype=np.int8)
-    return FilterVerdict(nodes=nodes, codes=codes, reason=reason, counts={reason: len(nodes)})
-
-
-def _count(codes: npt.NDArray[np.int8]) -> dict[Reason, int]:
-    counts = np.bincount(codes, minlength=len(REASON_OF_CODE)).tolist()
-    return {reason: counts[code] for code, reason in enumerate(REASON_OF_CODE) if reason is not None and counts[code]}

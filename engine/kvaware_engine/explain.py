@@ -4,22 +4,19 @@ Built only for the chosen node, the runner-up and what somebody asks about; noth
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import numpy as np
-import numpy.typing as npt
 
-from kvaware_engine.costs import CostColumns
 from kvaware_engine.decisions import CandidateView, CostTerms, Explanation, GpuView, NodeView, PodDemand, PoolView
 from kvaware_engine.fleet import Fleet, NodeRow
+from kvaware_engine.judge import Judged
 from kvaware_engine.observations import GpuClass, Reservation
-from kvaware_engine.places import FAR, NEAR, NONE, ON_NODE, PlaceColumns
+from kvaware_engine.places import FAR, NEAR, NONE, ON_NODE
 from kvaware_engine.pools import UNKNOWN, DeviceState
-from kvaware_engine.reasons import REASON_OF_CODE, REFUSAL_TEXTS, Reason, main_reason
+from kvaware_engine.reasons import REFUSAL_TEXTS, Reason
 
-__all__ = ["Judged", "emptiest", "explain_pod", "node_view", "reason_of_choice", "view_candidate"]
-
-IntArray = npt.NDArray[np.int64]
+__all__ = ["emptiest", "explain_pod", "node_view", "reason_of_choice", "view_candidate"]
 
 _LOCATIONS = {ON_NODE: "node", NEAR: "near", FAR: "far", NONE: "none"}
 _GIB = 2**30
@@ -34,62 +31,6 @@ _TERM_REASONS = {
     "risk": Reason.LEAST_COST,
 }
 """Cost term by which a choice beat the runner-up, to the reason given."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Judged:
-    """Offered nodes with their verdicts and costs."""
-
-    demand: PodDemand
-    nodes: Sequence[str]
-    indexes: IntArray
-    """Rows of the fleet, shape (nodes,)."""
-    codes: npt.NDArray[np.int8]
-    """Verdicts, shape (nodes,)."""
-    everywhere: Reason | None
-    """The pod-level refusal, which holds whatever ``codes`` says."""
-    admitted: IntArray
-    """Positions in ``nodes`` of those that can take the pod."""
-    costs: CostColumns | None
-    """Of the admitted, shape (admitted,); None when there are none."""
-    places: PlaceColumns
-    ranks: IntArray
-    """Order of the rows' names, for ties, shape (rows,)."""
-
-    def cheapest(self, count: int) -> list[int]:
-        """Positions in ``admitted`` of the cheapest, ties by node name."""
-        if self.costs is None:
-            return []
-        total = self.costs.total.copy()
-        ranks = self.ranks[self.indexes[self.admitted]]
-        order: list[int] = []
-        while len(order) < min(count, len(total)):
-            ties = np.flatnonzero(total == total.min())
-            order.append(int(ties[ranks[ties].argmin()]))
-            total[order[-1]] = np.inf
-        return order
-
-    def refusal(self, position: int) -> Reason | None:
-        """Why one offered node cannot take the pod."""
-        return self.everywhere if self.everywhere is not None else REASON_OF_CODE[int(self.codes[position])]
-
-    def emptiest(self, free_gpus: IntArray, fit_bytes: IntArray) -> int:
-        """Position in ``admitted`` of the node with the most HBM to give, then the most free GPUs, then by name.
-
-        Args:
-            free_gpus: Shape (admitted,).
-            fit_bytes: Shape (admitted,).
-        """
-        best = np.flatnonzero(fit_bytes == fit_bytes.max())
-        best = best[free_gpus[best] == free_gpus[best].max()]
-        return int(best[self.ranks[self.indexes[self.admitted[best]]].argmin()])
-
-    def main_refusal(self) -> Reason:
-        """What to say of a pod that no node can take."""
-        if self.everywhere is not None:
-            return self.everywhere
-        counts = np.bincount(self.codes, minlength=len(REASON_OF_CODE)).tolist()
-        return main_reason({reason: counts[code] for code, reason in enumerate(REASON_OF_CODE) if reason is not None})
 
 
 def _foreign_bytes(states: Sequence[DeviceState]) -> int | None:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from kvaware_engine.decisions import PodDemand
-from kvaware_engine.explain import Judged
+from kvaware_engine.judge import Judged
 from kvaware_engine.observations import ModelObservation, PodObservation, RoleFootprint
 from kvaware_engine.reasons import REASON_OF_CODE, REFUSAL_TEXTS, Reason, main_reason
 from kvaware_engine.reports import RoleHeadroom
