@@ -92,6 +92,7 @@ class Engine:
         self._preemption = Preemption(
             fleet=self._fleet,
             ledger=self._ledger,
+            what_if=self._what_if,
             pods=self._pods,
             verdict=self._admission.verdict,
             nomination_ttl_s=self._settings.nomination_ttl_s,
@@ -405,20 +406,7 @@ class Engine:
         """
         self._clock(now_s)
         self._ledger.end_intent(demand.uid)
-        if demand.problem is not None:
-            return VictimsVerdict(kept=(), added=0, reason=demand.problem)
-        if self._ledger.own_nodes(demand.uid):
-            return VictimsVerdict(kept=(), added=0, reason=Reason.BINDING_UNDECIDED)
-        hold = self._ledger.held(demand.uid)
-        with self._what_if.aside((demand.uid,), changed=True):
-            if hold is not None and self._preemption.opens(hold):
-                return VictimsVerdict(kept=(), added=0, reason=Reason.VICTIMS_LEAVING)
-            verdict = self._preemption.keep(demand, offers)
-        if hold is not None and not hold.promised:
-            self._ledger.end_hold(demand.uid)  # nothing will open there, or kube-scheduler goes elsewhere
-        if verdict.kept and demand.group is None:
-            self._preemption.agreed(demand, verdict.kept, now_s=now_s)
-        return verdict
+        return self._preemption.keep_victims(demand, offers, now_s=now_s)
 
     def settle(self, uid: str, node: str, *, now_s: float) -> None:
         """The binding was accepted: what stands on this node is real, what the UID held elsewhere in doubt is not."""

@@ -8,26 +8,18 @@ kept, extended, or dropped; nothing is added that does not serve the pod's HBM.
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from itertools import combinations
+from dataclasses import dataclass
 from typing import Final
 
 from kvaware_engine.decisions import PodDemand, VictimOffer, VictimsVerdict
 from kvaware_engine.fleet import Fleet, NodeRow
 from kvaware_engine.ledger import Hold, Ledger
-from kvaware_engine.observations import GpuClass, GpuUse, NodeUse, ObjectKey, PodObservation
-from kvaware_engine.pools import Booking, BookingKind, DeviceState, uses_by_device
+from kvaware_engine.observations import GpuClass, ObjectKey, PodObservation
 from kvaware_engine.reasons import Reason, main_reason
+from kvaware_engine.victims import Budget, killable, more_victims, use_without
+from kvaware_engine.what_if import WhatIf
 
-__all__ = ["Budget", "Killable", "Preemption", "killable", "more_victims"]
-
-MOST_TRIALS: Final = 400
-"""Sets of victims that are tried for one pod, over all offered nodes: each takes some 0.2 ms of everybody's time."""
-MOST_EXACT: Final = 2
-"""Up to so many added victims the fewest and cheapest are found; more are found by giving back what is not needed."""
-
-Refusal = Callable[[frozenset[str]], Reason | None]
-"""Why the pod would be refused on one node once these pods are gone from it."""
+__all__ = ["Preemption"]
 
 WAITING: Final = frozenset(
     {
@@ -39,148 +31,6 @@ WAITING: Final = frozenset(
     }
 )
 """What victims that leave may end."""
-
-
-@dataclass(slots=True)
-class Budget:
-    """How many sets of victims may still be tried for this pod."""
-
-    left: int = MOST_TRIALS
-
-    def take(self) -> bool:
-        """Take one, if there is one."""
-        self.left -= 1
-        return self.left >= 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Killable:
-    """A pod of lower priority that could be added to the victims."""
-
-    uid: str
-    priority: int
-    hbm_bytes: int
-    leaving: bool
-    """It terminates already: to wait for it kills nobody."""
-
-
-def killable(
-    row: NodeRow, resource: str, *, below: int, pods: Mapping[str, PodObservation], but_not: Iterable[str]
-) -> list[Killable]:
-    """The pods on a node that may be added to the victims of a pod, the cheapest first.
-
-    Only pods that the API server shows bound: kube-scheduler takes the whole answer for an error when it does not know
-    a victim. Never a pod of equal or higher priority, and none of a group: the rest of the group would be left behind.
-
-    Args:
-        row: The node.
-        resource: The GPU resource that is short.
-        below: The priority of the pod that needs room.
-        pods: All pods by UID.
-        but_not: UIDs that are victims already.
-    """
-    named = set(but_not)
-    found = []
-    for uid, bookings in row.bookings.items():
-        pod = pods.get(uid)
-        if uid in named or pod is None or pod.group is not None or pod.priority >= below:
-            continue
-        held = [b for b in bookings if b.resource == resource and b.kind is BookingKind.OBSERVED]
-        if held:
-            hbm = sum((booking.hbm_per_gpu_bytes or 0) * booking.gpus for booking in held)
-            found.append(Killable(uid=uid, priority=pod.priority, hbm_bytes=hbm, leaving=pod.terminating))
-    return sorted(found, key=lambda k: (not k.leaving, k.priority, k.hbm_bytes, k.uid))
-
-
-def more_victims(
-    offered: frozenset[str], candidates: Sequence[Killable], refusal: Refusal, budget: Budget
-) -> list[Killable] | None:
-    """Who must go on top of the offered victims so that the pod has room: the fewest, of those the cheapest.
-
-    Pods that terminate anyway come before all others. Dearer means a higher priority, then a higher sum of priorities,
-    then more HBM.
-
-    Args:
-        offered: UIDs of kube-scheduler's victims; without more of them the pod is refused.
-        candidates: Who may be added, see ``killable``.
-        refusal: Asked for sets that hold ``offered``.
-        budget: Shared by the nodes that were offered for one pod.
-    Returns: None where nothing helps, or nothing was found within the budget.
-    """
-
-    def fits(added: Iterable[Killable]) -> bool:
-        return budget.take() and refusal(offered | {k.uid for k in added}) is None
-
-    if not candidates or not fits(candidates):
-        return None
-    leaving = [k for k in candidates if k.leaving]
-    staying = [k for k in candidates if not k.leaving]
-    chosen: list[Killable] | None = list(leaving) if leaving and fits(leaving) else None
-    for size in range(1, MOST_EXACT + 1):
-        if chosen is None:
-            chosen = _cheapest_of_size(size, leaving, staying, fits)
-    if chosen is None:
-        chosen = list(candidates)
-        for dear in sorted(staying, key=lambda k: (-k.priority, -k.hbm_bytes, k.uid)):
-            rest = [k for k in chosen if k is not dear]
-            if fits(rest):
-                chosen = rest
-    for one in leaving:
-        rest = [k for k in chosen if k is not one]
-        if (rest or offered) and fits(rest):
-            chosen = rest
-    return chosen
-
-
-def _cheapest_of_size(
-    size: int, leaving: list[Killable], staying: list[Killable], fits: Callable[[Iterable[Killable]], bool]
-) -> list[Killable] | None:
-    """The cheapest set of so many pods that makes room together with those that leave anyway."""
-    sets = sorted(
-        combinations(staying, size),
-        key=lambda s: (max(k.priority for k in s), sum(k.priority for k in s), sum(k.hbm_bytes for k in s)),
-    )
-    for each in sets:
-        if fits([*leaving, *each]):
-            return [*leaving, *each]
-    return None
-
-
-def use_without(fleet: Fleet, row: NodeRow, gone: Mapping[str, tuple[Booking, ...]]) -> NodeUse | None:
-    """The exporter's figures as they would be without some pods: what their reservations explain is free again.
-
-    What a pod uses beyond its reservation stays counted as somebody else's: room that is not certain kills nobody.
-
-    Args:
-        fleet: Of the row.
-        row: With the pods still on it.
-        gone: UID to what those pods hold there.
-    """
-    if row.use is None or row.node is None or not gone:
-        return row.use
-    changed: dict[int, GpuUse] = {}
-    for pool in row.node.pools:
-        mine = [b for bookings in gone.values() for b in bookings if b.resource == pool.resource and b.ready]
-        if not mine:
-            continue
-        states = fleet.devices(row, pool, intents=True)
-        for state, use in zip(states, uses_by_device(pool, row.use.gpus), strict=True):
-            if use is not None:
-                freed = sum(_explained(b, state, pool.gpu_class) for b in mine if b.pod in state.pods)
-                changed[id(use)] = _less(use, freed)
-    return replace(row.use, gpus=tuple(changed.get(id(use), use) for use in row.use.gpus))
-
-
-def _explained(booking: Booking, state: DeviceState, gpu_class: GpuClass) -> int:
-    whole = state.capacity_bytes or 0
-    return whole if gpu_class is not GpuClass.SHARED or booking.hbm_per_gpu_bytes is None else booking.hbm_per_gpu_bytes
-
-
-def _less(use: GpuUse, freed_bytes: int) -> GpuUse:
-    if use.used_bytes is None or use.free_bytes is None:
-        return use
-    freed = min(use.used_bytes, freed_bytes)
-    return replace(use, used_bytes=use.used_bytes - freed, free_bytes=use.free_bytes + freed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +48,7 @@ class Preemption:
     Args:
         fleet: The nodes.
         ledger: Where nominations stand, as holds.
+        what_if: Sets aside what is kept for the pod itself.
         pods: All pods by UID, as the API server shows them.
         verdict: Why one node cannot take a pod as things are booked now; None: it can.
         nomination_ttl_s: See the settings.
@@ -209,6 +60,7 @@ class Preemption:
         *,
         fleet: Fleet,
         ledger: Ledger,
+        what_if: WhatIf,
         pods: Mapping[str, PodObservation],
         verdict: Callable[[NodeRow, PodDemand], Reason | None],
         nomination_ttl_s: float,
@@ -216,6 +68,7 @@ class Preemption:
     ) -> None:
         self._fleet = fleet
         self._ledger = ledger
+        self._what_if = what_if
         self._pods = pods
         self._verdict = verdict
         self._nomination_ttl_s = nomination_ttl_s
@@ -228,7 +81,24 @@ class Preemption:
 
     # -- offers ------------------------------------------------------------------------------------------------------
 
-    def keep(self, demand: PodDemand, offers: Sequence[VictimOffer]) -> VictimsVerdict:
+    def keep_victims(self, demand: PodDemand, offers: Sequence[VictimOffer], *, now_s: float) -> VictimsVerdict:
+        """Tell which offers would really make room for the pod, and keep what was agreed for it."""
+        if demand.problem is not None:
+            return VictimsVerdict(kept=(), added=0, reason=demand.problem)
+        if self._ledger.own_nodes(demand.uid):
+            return VictimsVerdict(kept=(), added=0, reason=Reason.BINDING_UNDECIDED)
+        hold = self._ledger.held(demand.uid)
+        with self._what_if.aside((demand.uid,), changed=True):
+            if hold is not None and self.opens(hold):
+                return VictimsVerdict(kept=(), added=0, reason=Reason.VICTIMS_LEAVING)
+            verdict = self._judge_all(demand, offers)
+        if hold is not None and not hold.promised:
+            self._ledger.end_hold(demand.uid)  # nothing will open there, or kube-scheduler goes elsewhere
+        if verdict.kept and demand.group is None:
+            self._agree(demand, verdict.kept, now_s=now_s)
+        return verdict
+
+    def _judge_all(self, demand: PodDemand, offers: Sequence[VictimOffer]) -> VictimsVerdict:
         """Judge the offers as things are booked now, the pod's own hold not counted."""
         budget = Budget()
         kept: list[VictimOffer] = []
@@ -305,12 +175,6 @@ class Preemption:
 
     # -- nominations -------------------------------------------------------------------------------------------------
 
-    def agreed(self, demand: PodDemand, kept: Sequence[VictimOffer], *, now_s: float) -> None:
-        """Remember what was answered. A single node is kept for the pod at once, else the one it gets nominated to."""
-        self._agreed[demand.uid] = _Agreed({offer.node: offer.victims for offer in kept}, now_s)
-        if len(kept) == 1:
-            self._nominate(demand, kept[0].node, now_s=now_s, ttl_s=self._agreed_ttl_s)
-
     def observe(self, before: PodObservation | None, after: PodObservation | None, uid: str) -> bool:
         """Hear of a pod. Returns: whether it has just been nominated: ``nominated`` wants its demand."""
         if after is None or after.node is not None or after.finished or after.terminating:
@@ -343,6 +207,12 @@ class Preemption:
         agreed = self._agreed.get(demand.uid)
         if agreed is not None and demand.nominated_node in agreed.victims and self._ledger.held(demand.uid) is None:
             self.nominated(demand, now_s=now_s)
+
+    def _agree(self, demand: PodDemand, kept: Sequence[VictimOffer], *, now_s: float) -> None:
+        """Remember what was answered. A single node is kept for the pod at once, else the one it gets nominated to."""
+        self._agreed[demand.uid] = _Agreed({offer.node: offer.victims for offer in kept}, now_s)
+        if len(kept) == 1:
+            self._nominate(demand, kept[0].node, now_s=now_s, ttl_s=self._agreed_ttl_s)
 
     def _end_nomination(self, uid: str) -> None:
         hold = self._ledger.held(uid)

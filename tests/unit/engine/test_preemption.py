@@ -3,7 +3,7 @@
 import pytest
 
 from kvaware_engine import Engine, GpuClass, PodObservation, Reason, Reservation, VictimOffer, VictimsVerdict
-from kvaware_engine.preemption import MOST_TRIALS, Budget, Killable, more_victims
+from kvaware_engine.victims import MOST_TRIALS, Budget, Killable, more_victims
 from kvaware_testing.builders import (
     EXACT_HBM,
     Cluster,
