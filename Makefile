@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 SOURCES := crds/kvaware_crds engine/kvaware_engine cluster/kvaware_cluster extender/kvaware_extender operator/kvaware_operator simulator/kvaware_simulator cli/kvaware_cli
 
-.PHONY: help install demo test check fix generate unit component e2e bench controlplane kind-up kind-down lock clean
+.PHONY: help install demo test check fix generate unit component e2e vllm bench controlplane kind-up kind-down lock clean
 
 help: ## Show the targets
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z0-9-]+):.*## (.*)/  make \1\t\2/' | expand -t 22
@@ -57,6 +57,27 @@ component: $(VENV)/.installed ## Component tests only
 
 e2e: $(VENV)/.installed ## End-to-end tests only
 	$(BIN)/pytest tests/e2e
+
+VLLM := build/vllm
+
+$(VLLM)/.installed: tests/vllm/requirements.txt
+	@[ "$$(uname -sm)" = "Linux x86_64" ] || { echo "make vllm needs Linux on x86-64, and this is $$(uname -sm)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ctypes; ctypes.CDLL("libnuma.so.1")' 2>/dev/null || \
+	  { echo "make vllm needs libnuma.so.1, and it is not there. On Debian and Ubuntu: apt-get install libnuma1" >&2; exit 1; }
+	@echo "making the virtual environment $(VLLM)/venv (once; 3 GB to download, 6 GB on disk)"
+	@if command -v uv >/dev/null; then \
+	  uv venv --quiet --clear --python 3.11 $(VLLM)/venv && \
+	  uv pip install --quiet --python $(VLLM)/venv/bin/python --no-deps --compile-bytecode -r $<; \
+	else \
+	  $(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "make vllm needs uv, or Python 3.11; $(PYTHON) is " + sys.version.split()[0] + ". Try: make PYTHON=python3.11 vllm")' && \
+	  $(PYTHON) -m venv --clear $(VLLM)/venv && \
+	  $(VLLM)/venv/bin/pip install --quiet --disable-pip-version-check --no-deps -r $<; \
+	fi
+	@touch $@
+
+vllm: $(VENV)/.installed $(VLLM)/.installed ## Tests against real vLLM engines on the CPU (5 minutes; 3 GB to download, once)
+	@$(VLLM)/venv/bin/python tests/vllm/make_model.py $(VLLM)/model
+	$(BIN)/pytest tests/vllm
 
 bench: $(VENV)/.installed ## Measure hot paths as ratios inside one run; writes build/bench.json
 	@PYTHONPATH=tests $(BIN)/python tests/bench/run.py $(PARTS)
