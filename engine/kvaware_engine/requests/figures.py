@@ -1,9 +1,14 @@
 """What is known of a model's workers, as columns: one row of one array per figure, one column (slot) per worker."""
 
 from enum import IntEnum
-from typing import Final
+from math import inf, nan
+from typing import Any, Final, cast
 
-__all__ = ["FIGURES", "Figure"]
+import numpy as np
+
+from kvaware_engine.requests.words import FloatArray
+
+__all__ = ["FIGURES", "Figure", "blank", "no_figures", "row"]
 
 
 class Figure(IntEnum):
@@ -59,3 +64,35 @@ class Figure(IntEnum):
 
 
 FIGURES: Final = len(Figure)
+
+_BLANK: Final = np.zeros(FIGURES)
+_BLANK[
+    [
+        Figure.KV_TOTAL_TOKENS,
+        Figure.GPU_UTILIZATION_RATIO,
+        Figure.HBM_USED_BYTES,
+        Figure.CPU_FREE_BYTES,
+        Figure.SSD_FREE_BYTES,
+        Figure.OBSERVED_AT_S,
+    ]
+] = nan
+_BLANK[[Figure.BARRED, Figure.KV_FREE_TOKENS]] = inf
+_BLANK[Figure.FREE_AT_S] = -inf
+
+
+def no_figures(slots: int) -> FloatArray:
+    """Of so many slots without a worker. Shape (FIGURES, slots)."""
+    return np.tile(_BLANK[:, np.newaxis], slots)
+
+
+def blank(figures: FloatArray, slot: int) -> None:
+    """The slot has no worker any more."""
+    figures[:, slot] = _BLANK
+
+
+def row(figures: FloatArray, figure: Figure) -> Any:
+    """A row to write single items of: 0.05 µs each; of the array's row 0.09, of the array 0.14, by an IntEnum 0.39.
+
+    (mypy does not know that a memoryview can hold floats.)
+    """
+    return cast("Any", memoryview(figures[figure]))
