@@ -106,6 +106,11 @@ class FilterVerdict:
         return len(self.nodes) - sum(self.counts.values())
 
     @property
+    def only_admitted(self) -> int | None:
+        """Position of the one node that was admitted; None where there are more, or none."""
+        return int(np.flatnonzero(self.codes == 0)[0]) if self.admits == 1 else None
+
+    @property
     def admitted(self) -> list[str]:
         """The nodes that can take the pod, in the order offered."""
         return list(compress(self.nodes, (self.codes == 0).tolist())) if self.admits else []

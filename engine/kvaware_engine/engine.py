@@ -6,8 +6,6 @@ method is synchronous: in one loop that is what makes check-and-take atomic.
 
 from collections.abc import Collection, Mapping, Sequence
 
-import numpy as np
-
 from kvaware_engine.admission import Admission
 from kvaware_engine.choice import candidates, choose
 from kvaware_engine.decisions import (
@@ -25,14 +23,14 @@ from kvaware_engine.demands import demand_of, is_ours
 from kvaware_engine.explain import explain_pod
 from kvaware_engine.findings import Findings, PodFindings
 from kvaware_engine.fleet import Fleet
-from kvaware_engine.groups import MOST_MEMBERS, Answer, Groups
+from kvaware_engine.group_places import GroupPlaces
+from kvaware_engine.groups import Groups
 from kvaware_engine.headroom import MOST_REPLICAS, Steps, headroom_steps, no_headroom, usual_resource
 from kvaware_engine.judge import Judge, only_there
 from kvaware_engine.ledger import Ledger, node_held
 from kvaware_engine.nodes import Nodes
 from kvaware_engine.observations import (
     BlockGroupObservation,
-    GpuClass,
     ModelObservation,
     NodeObservation,
     NodeUse,
@@ -43,12 +41,12 @@ from kvaware_engine.observations import (
 )
 from kvaware_engine.places import Places
 from kvaware_engine.preemption import Preemption
-from kvaware_engine.reasons import REFUSAL_TEXTS, Reason
+from kvaware_engine.reasons import Reason
 from kvaware_engine.reports import RoleHeadroom
+from kvaware_engine.reservations import Reservations
 from kvaware_engine.settings import EngineSettings
 from kvaware_engine.tenants import Tenants
 from kvaware_engine.use_age import UseAges
-from kvaware_engine.verdict import ADMITTED
 from kvaware_engine.what_if import Version, WhatIf
 
 __all__ = ["Engine"]
@@ -83,7 +81,7 @@ class Engine:
             ledger=self._ledger,
             version=self._version,
         )
-        self._admission = Admission(
+        admission = Admission(
             fleet=self._fleet,
             ledger=self._ledger,
             tenants=self._tenants,
@@ -94,12 +92,12 @@ class Engine:
             ledger=self._ledger,
             what_if=self._what_if,
             pods=self._pods,
-            verdict=self._admission.verdict,
+            verdict=admission.verdict,
             nomination_ttl_s=self._settings.nomination_ttl_s,
             agreed_ttl_s=self._settings.intent_ttl_s,
         )
         self._judge = Judge(
-            admission=self._admission,
+            admission=admission,
             fleet=self._fleet,
             ledger=self._ledger,
             preemption=self._preemption,
@@ -108,6 +106,24 @@ class Engine:
             settings=self._settings,
         )
         self._groups = Groups(pass_s=self._settings.intent_ttl_s, forget_after_s=self._settings.group_hold_ttl_s)
+        self._group_places = GroupPlaces(
+            groups=self._groups,
+            fleet=self._fleet,
+            ledger=self._ledger,
+            admission=admission,
+            judge=self._judge,
+            what_if=self._what_if,
+            demand=self.demand,
+            promise_ttl_s=self._settings.group_hold_ttl_s,
+        )
+        self._reservations = Reservations(
+            admission=admission,
+            group_places=self._group_places,
+            fleet=self._fleet,
+            ledger=self._ledger,
+            pods=self._pods,
+            version=self._version,
+        )
 
     # -- observations ------------------------------------------------------------------------------------------------
 
@@ -221,13 +237,13 @@ class Engine:
             self._preemption.offered(demand, now_s=now_s)
         with self._what_if.aside((demand.uid,)):
             verdict = self._judge.filter(demand, nodes)
-            place = self._only_place(demand, verdict)
-        if place is not None:
-            verdict = only_there(verdict, place)
-            self._give_place(demand, nodes[place], now_s=now_s)
-        elif demand.group is not None:
-            self._groups.answer(demand.group, demand, None, now_s=now_s)
-        return verdict
+            place = self._group_places.choose(demand, verdict) if demand.group is not None else verdict.only_admitted
+        node = nodes[place] if place is not None else None
+        if demand.group is not None:
+            self._group_places.give(demand.group, demand, node, now_s=now_s)
+        elif node is not None:
+            self._ledger.intend(demand, node, now_s=now_s)
+        return only_there(verdict, place) if place is not None else verdict
 
     def would_admit(self, demand: PodDemand, nodes: Sequence[str] | None = None, *, now_s: float) -> Reason | None:
         """Ask filter's question over the given (default: all) nodes without leaving a trace.
@@ -236,7 +252,7 @@ class Engine:
         """
         self._clock(now_s)
         if demand.group is not None:
-            return self._would_admit_group(demand.group, demand, nodes)
+            return self._group_places.would_admit(demand.group, demand, nodes, now_s=now_s)
         if self._ledger.intended_node(demand.uid) is not None:  # a pod with an intent was just admitted
             return None
         with self._what_if.aside((demand.uid,)):
@@ -367,24 +383,7 @@ class Engine:
             decision_id: Of the decision that chose the node; made here where there is none. Another UID's is ignored.
         """
         self._clock(now_s)
-        standing = self._ledger.standing(demand.uid, node)
-        if standing is not None:
-            return standing
-        pod = self._pods.get(demand.uid)
-        if pod is not None and pod.node is not None:
-            if pod.node != node:
-                return _refusal(Reason.ALREADY_BOUND)
-            return pod.reservation or self._reservation(demand, node, (), decision_id)
-        self._ledger.end_intent(demand.uid)
-        if demand.group is None:
-            reason = self._admission.bind_refusal(demand, node)
-        else:
-            reason = self._group_refusal(demand.group, demand, node, now_s=now_s)
-        if reason is not None:
-            return _refusal(reason)
-        reservation = self._reservation(demand, node, self._ledger.assume(demand, node), decision_id)
-        self._ledger.reserved(demand.uid, node, reservation, now_s=now_s)
-        return reservation
+        return self._reservations.reserve(demand, node, now_s=now_s, decision_id=decision_id)
 
     def begin_group(self, group: ObjectKey, *, now_s: float) -> Reason | None:
         """A pod that is not ours is bound as one of a group: settle the places of its pods that are.
@@ -392,10 +391,7 @@ class Engine:
         Returns: None when it may be bound.
         """
         self._clock(now_s)
-        if self._groups.started(group, self._placed):
-            return None
-        lost = self._promise_all(group, self._groups.latest(group), now_s=now_s)
-        return Reason.GROUP_INCOMPLETE if lost is not None else None
+        return self._group_places.begin(group, now_s=now_s)
 
     def keep_victims(self, demand: PodDemand, offers: Sequence[VictimOffer], *, now_s: float) -> VictimsVerdict:
         """Tell which of kube-scheduler's offers to preempt would really make room for the pod.
@@ -426,113 +422,3 @@ class Engine:
         self._now_s = now_s
         self._ledger.expire(now_s)
         self._preemption.expire(now_s)
-
-    def _only_place(self, demand: PodDemand, verdict: FilterVerdict) -> int | None:
-        """Position of the one node that the pod goes to, where that is settled by filter already."""
-        if verdict.admits == 1:
-            return int(np.flatnonzero(verdict.codes == ADMITTED)[0])
-        if demand.group is None or not verdict.admits:
-            return None
-        hold = self._ledger.held(demand.uid)
-        row = self._fleet.get(hold.node) if hold is not None else None
-        if row is not None:
-            kept = np.flatnonzero((self._fleet.indexes(verdict.nodes) == row.index) & (verdict.codes == ADMITTED))
-            if len(kept):
-                return int(kept[0])
-        judged = self._judge.judge(demand, verdict.nodes)
-        return int(judged.admitted[judged.cheapest(1)[0]])
-
-    def _give_place(self, demand: PodDemand, node: str, *, now_s: float) -> None:
-        """Filter settled where the pod goes: a guess for a single pod, a promise once its group has begun to bind."""
-        if demand.group is None:
-            self._ledger.intend(demand, node, now_s=now_s)
-            return
-        if self._ledger.own_nodes(demand.uid):
-            return
-        self._groups.answer(demand.group, demand, node, now_s=now_s)
-        hold = self._ledger.held(demand.uid)
-        if hold is not None and hold.promised and hold.node == node:
-            return
-        if self._groups.started(demand.group, self._placed):
-            self._promise(demand, node, now_s=now_s)
-        else:
-            self._ledger.intend(demand, node, now_s=now_s)
-
-    def _placed(self, uid: str) -> bool:
-        """Whether a pod that is not seen bound holds a place for good."""
-        hold = self._ledger.held(uid)
-        return bool(self._ledger.own_nodes(uid)) or (hold is not None and hold.promised)
-
-    def _promise(self, demand: PodDemand, node: str, *, now_s: float) -> None:
-        if demand.resource is not None:
-            self._ledger.hold(demand, node, promised=True, now_s=now_s, ttl_s=self._settings.group_hold_ttl_s)
-
-    def _group_refusal(self, group: ObjectKey, demand: PodDemand, node: str, *, now_s: float) -> Reason | None:
-        """Why a pod of a group may not be bound; None: it may. The first bind settles the places of all its pods."""
-        hold = self._ledger.held(demand.uid)
-        if hold is not None and hold.promised and hold.node == node:
-            row = self._fleet.get(node)
-            return Reason.NODE_UNKNOWN if row is None or row.node is None else None
-        if self._groups.started(group, self._placed):
-            with self._what_if.aside((demand.uid,)):
-                return self._admission.bind_refusal(demand, node)
-        answers = self._groups.places(group, demand.uid, node)
-        if not answers:
-            return Reason.GROUP_INCOMPLETE
-        lost = self._promise_all(group, answers, now_s=now_s)
-        if lost is None:
-            return None
-        return lost[1] if lost[0] == demand.uid else Reason.GROUP_INCOMPLETE
-
-    def _promise_all(self, group: ObjectKey, answers: Sequence[Answer], *, now_s: float) -> tuple[str, Reason] | None:
-        """Keep the places of all these members, or of none. Returns: the first that is lost, by UID, and why."""
-        for answer in answers:
-            self._ledger.end_intent(answer.demand.uid)
-        for answer in answers:
-            reason = self._admission.bind_refusal(answer.demand, answer.node)
-            if reason is None:
-                self._promise(answer.demand, answer.node, now_s=now_s)
-                continue
-            for other in answers:
-                self._ledger.end_hold(other.demand.uid)
-            self._groups.refuse(group, [other.demand.uid for other in answers], now_s=now_s)
-            return answer.demand.uid, reason
-        return None
-
-    def _would_admit_group(self, group: ObjectKey, demand: PodDemand, nodes: Sequence[str] | None) -> Reason | None:
-        """Whether all pods of the group that wait would find a place together, on the nodes that one was offered."""
-        waiting = [self.demand(pod) for pod in self._groups.pending(group) if not self._placed(pod.uid)]
-        names = nodes if nodes is not None else self._fleet.names()
-        members = (waiting or [demand])[:MOST_MEMBERS]
-        uids = [each.uid for each in waiting or [demand]]
-        with self._what_if.aside(uids, changed=True):
-            lifted = self._ledger.lift_intents(uids)
-            try:
-                for each in members:
-                    judged = self._judge.judge(each, names, cordoned=nodes is not None)
-                    cheapest = judged.cheapest(1)
-                    if not cheapest:
-                        return judged.main_refusal()
-                    self._ledger.intend(each, judged.nodes[int(judged.admitted[cheapest[0]])], now_s=self._now_s)
-                return None
-            finally:
-                for each in members:
-                    self._ledger.end_intent(each.uid)
-                self._ledger.restore_intents(lifted)
-
-    def _reservation(self, demand: PodDemand, node: str, devices: tuple[int, ...], decision_id: str) -> Reservation:
-        pool = self._fleet.row(node).pool(demand.resource) if demand.resource is not None else None
-        return Reservation(
-            model=demand.model.name if demand.model is not None else None,
-            tenant=demand.tenant,
-            resource=demand.resource or "",
-            gpus=demand.gpus,
-            hbm_per_gpu_bytes=demand.hbm_per_gpu_bytes,
-            gpu_class=pool.gpu_class if pool is not None else GpuClass.EXCLUSIVE,
-            devices=devices,
-            decision_id=decision_id if decision_id.startswith(f"{demand.uid}-") else f"{demand.uid}-{self.version}",
-        )
-
-
-def _refusal(reason: Reason) -> Refusal:
-    return Refusal(reason=reason, text=REFUSAL_TEXTS[reason])
