@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import structlog
+from structlog.tracebacks import ExceptionDictTransformer
 
 from kvaware_cli.errors import InputError
 from kvaware_crds.errors import KvawareError, UpstreamError
@@ -44,15 +45,20 @@ def listen_error(error: OSError, *, host: str, port: int, host_option: str, port
 
 
 def log_to_stderr() -> None:
-    """Log lines to standard error, which leaves standard output to records: JSON, or readable on a terminal."""
+    """Log lines to standard error, which leaves standard output to records: JSON, or readable on a terminal.
+
+    Tracebacks tell no variables: those hold tokens and prompts.
+    """
     readable = sys.stderr.isatty()
+    tracebacks = structlog.processors.ExceptionRenderer(ExceptionDictTransformer(show_locals=False))
+    terminal = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            *(() if readable else (structlog.processors.dict_tracebacks,)),
-            structlog.dev.ConsoleRenderer() if readable else structlog.processors.JSONRenderer(),
+            *(() if readable else (tracebacks,)),
+            terminal if readable else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),

@@ -9,6 +9,7 @@ import logging
 from typing import Final
 
 import structlog
+from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
 __all__ = ["server_log"]
@@ -16,7 +17,7 @@ __all__ = ["server_log"]
 log = structlog.get_logger(__name__)
 
 NAME: Final = "kvaware.http"
-CALLERS_FAULTS: Final = (ConnectionError, HttpProcessingError)
+CALLERS_FAULTS: Final = (ConnectionError, HttpProcessingError, web.RequestPayloadError)
 
 
 class _ToOurLog(logging.Handler):

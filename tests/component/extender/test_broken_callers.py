@@ -2,6 +2,7 @@
 
 import asyncio
 
+import aiohttp
 import pytest
 from structlog.testing import capture_logs
 
@@ -41,3 +42,18 @@ async def test_who_breaks_off_leaves_no_traceback(
     assert TOKEN.decode() not in str(logged)
     assert caplog.records == []
     assert "Traceback" not in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("path", ["/v1/placements", "/v1/placements/p0/events", "/v1/pods:explain"])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_a_body_that_is_not_compressed_as_said_is_no_error_of_ours(path: str, encoding: str) -> None:
+    """The server finds out a second time when it reads what is left of the body."""
+    headers = {"Authorization": f"Bearer {TOKEN.decode()}", "Content-Encoding": encoding}
+    async with serving(MemoryCluster()) as caller, aiohttp.ClientSession() as session:
+        with capture_logs() as logged:
+            url = f"http://127.0.0.1:{caller.extender.api_port}{path}"
+            async with session.post(url, data=b"no such thing", headers=headers) as answer:
+                assert (answer.status, (await answer.json())["error"]["code"]) == (400, "InvalidRequest")
+            async with session.get(f"http://127.0.0.1:{caller.extender.api_port}/livez") as answer:
+                assert answer.status == 200  # by then what was left is read
+    assert [entry for entry in logged if entry["log_level"] in {"warning", "error"}] == []
