@@ -1,6 +1,6 @@
 """Victims: who may be added to those that kube-scheduler found, the fewest that help, and what is free without them."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Final
@@ -19,6 +19,9 @@ MOST_EXACT: Final = 2
 
 Refusal = Callable[[frozenset[str]], Reason | None]
 """Why the pod would be refused on one node once these pods are gone from it."""
+
+Fits = Callable[[Collection["Killable"]], bool]
+"""Whether it would not, with these on top of the offered victims."""
 
 
 @dataclass(slots=True)
@@ -88,8 +91,9 @@ def more_victims(
     Returns: None where nothing helps, or nothing was found within the budget.
     """
 
-    def fits(added: Iterable[Killable]) -> bool:
-        return budget.take() and refusal(offered | {k.uid for k in added}) is None
+    def fits(added: Collection[Killable]) -> bool:
+        gone = offered | {k.uid for k in added}
+        return bool(gone) and budget.take() and refusal(gone) is None
 
     if not candidates or not fits(candidates):
         return None
@@ -99,22 +103,30 @@ def more_victims(
     for size in range(1, MOST_EXACT + 1):
         if chosen is None:
             chosen = _cheapest_of_size(size, leaving, staying, fits)
-    if chosen is None:
-        chosen = list(candidates)
-        for dear in sorted(staying, key=lambda k: (-k.priority, -k.hbm_bytes, k.uid)):
-            rest = [k for k in chosen if k is not dear]
-            if fits(rest):
-                chosen = rest
-    for one in leaving:
-        rest = [k for k in chosen if k is not one]
-        if (rest or offered) and fits(rest):
-            chosen = rest
-    return chosen
+    if chosen is not None and not leaving:
+        return chosen  # fewer were tried before
+    dearest_first = sorted(staying, key=lambda k: (-k.priority, -k.hbm_bytes, k.uid))
+    return _needed(chosen or candidates, [*dearest_first, *leaving], fits)
 
 
-def _cheapest_of_size(
-    size: int, leaving: list[Killable], staying: list[Killable], fits: Callable[[Iterable[Killable]], bool]
-) -> list[Killable] | None:
+def _needed(chosen: Sequence[Killable], give_back: Sequence[Killable], fits: Fits) -> list[Killable]:
+    """Who of a set that makes room is needed for it, given back in this order.
+
+    Again and again while it helps: with fewer gone there can be more room, since a replica that gets free on a crowded
+    GPU is one that the pod might be given.
+    """
+    needed = list(chosen)
+    before = 0
+    while len(needed) != before:
+        before = len(needed)
+        for one in give_back:
+            rest = [k for k in needed if k is not one]
+            if len(rest) < len(needed) and fits(rest):
+                needed = rest
+    return needed
+
+
+def _cheapest_of_size(size: int, leaving: list[Killable], staying: list[Killable], fits: Fits) -> list[Killable] | None:
     """The cheapest set of so many pods that makes room together with those that leave anyway."""
     sets = sorted(
         combinations(staying, size),

@@ -442,5 +442,20 @@ def test_the_search_for_victims_is_bounded():
     assert more_victims(frozenset(), staying, refusal, Budget(0)) is None
 
 
+def test_who_is_not_needed_once_another_stays_does_not_die():
+    """Room is no simple sum: on GPU 0 each pod that goes opens a replica, and then the worst GPU must have the room.
+
+    GPU 0 has no replica left (70 + 3 x 5 GiB of 80, 4 pods), so with "small" gone from GPU 1 the pod can only go there.
+    With "leaving" gone as well it might be given GPU 0, and "large" had to go, too.
+    """
+    cluster = Cluster(node("n1", shared_pool(devices=2)), settings=EXACT_HBM)
+    cluster.see(bound("large", hbm_gib=70, devices=(0,)))
+    cluster.see(*(bound(name, hbm_gib=5, devices=(0,)) for name in ("a", "b")))
+    cluster.see(bound("leaving", hbm_gib=5, devices=(0,), terminating=True))
+    cluster.see(bound("small", hbm_gib=20, devices=(1,)), bound("other", hbm_gib=40, devices=(1,)))
+    verdict = ask(cluster, pod("p", priority=HIGH, hbm_gib=30), n1=[])
+    assert victims_of(verdict) == {"n1": ["small"]}
+
+
 def test_settings_of_nominations_are_times():
     assert Engine()._settings.nomination_ttl_s == 60
