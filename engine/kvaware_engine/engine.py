@@ -25,7 +25,7 @@ from kvaware_engine.findings import Findings, PodFindings
 from kvaware_engine.fleet import Fleet
 from kvaware_engine.group_places import GroupPlaces
 from kvaware_engine.groups import Groups
-from kvaware_engine.headroom import MOST_REPLICAS, Steps, headroom_steps, no_headroom, usual_resource
+from kvaware_engine.headroom import MOST_REPLICAS, MoreReplicas, Steps
 from kvaware_engine.judge import Judge, only_there
 from kvaware_engine.ledger import Ledger, node_held
 from kvaware_engine.nodes import Nodes
@@ -123,6 +123,14 @@ class Engine:
             ledger=self._ledger,
             pods=self._pods,
             version=self._version,
+        )
+        self._more_replicas = MoreReplicas(
+            fleet=self._fleet,
+            tenants=self._tenants,
+            models=self._models,
+            pods=self._pods,
+            judge=self._judge,
+            what_if=self._what_if,
         )
 
     # -- observations ------------------------------------------------------------------------------------------------
@@ -319,29 +327,7 @@ class Engine:
             raise ValueError(f"replicas: expected 1 to {MOST_REPLICAS}, got {replicas}")
         self._clock(now_s)
         self._ledger.flush()
-        known = self._models.get(model)
-        if known is None:
-            return no_headroom(role, replicas=replicas, reason=Reason.MODEL_NOT_FOUND)
-        footprint = next((each for each in known.roles if each.name == role), None)
-        if footprint is None:
-            return no_headroom(role, replicas=replicas, reason=Reason.ROLE_NOT_FOUND)
-        pods = (pod for pod in self._pods.values() if pod.model == model.name and pod.namespace == model.namespace)
-        usual = usual_resource(pods, known, role)  # 40,000 pods: some 3 ms
-        resources = [usual] if usual is not None else sorted(self._fleet.offered())
-        if not resources:
-            return no_headroom(role, replicas=replicas, reason=Reason.NO_SUCH_GPU)
-        return (
-            yield from headroom_steps(
-                known,
-                footprint,
-                tenant=self._tenants.tenant_of(model.namespace),
-                resources=resources,
-                names=self._fleet.names(),
-                replicas=replicas,
-                judge=lambda demand, names: self._judge.judge(demand, names, cordoned=False),
-                imagined=self._what_if.imagined,
-            )
-        )
+        return (yield from self._more_replicas.steps(model, role, replicas=replicas))
 
     def node_names(self) -> list[str]:
         """All nodes that the API server shows, sorted."""
