@@ -7,6 +7,7 @@ method is synchronous: in one loop that is what makes check-and-take atomic.
 from collections.abc import Collection, Mapping, Sequence
 
 from kvaware_engine.admission import Admission
+from kvaware_engine.bookings import node_held
 from kvaware_engine.choice import candidates, choose
 from kvaware_engine.decisions import (
     Explanation,
@@ -27,7 +28,7 @@ from kvaware_engine.group_places import GroupPlaces
 from kvaware_engine.groups import Groups
 from kvaware_engine.headroom import MOST_REPLICAS, MoreReplicas, Steps
 from kvaware_engine.judge import Judge, only_there
-from kvaware_engine.ledger import Ledger, node_held
+from kvaware_engine.ledger import Ledger
 from kvaware_engine.nodes import Nodes
 from kvaware_engine.observations import (
     BlockGroupObservation,

@@ -11,13 +11,15 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
 
+from kvaware_engine.bookings import bookings_of, node_held, observed_bookings
+from kvaware_engine.charges import Charges
 from kvaware_engine.decisions import PodDemand
-from kvaware_engine.fleet import Fleet, NodeRow
-from kvaware_engine.observations import GpuClass, ObjectKey, PodObservation, Reservation
+from kvaware_engine.fleet import Fleet
+from kvaware_engine.observations import PodObservation, Reservation
 from kvaware_engine.pools import Booking, BookingKind
-from kvaware_engine.tenants import Charge, Tenants
+from kvaware_engine.tenants import Tenants
 
-__all__ = ["Hold", "Ledger", "node_held"]
+__all__ = ["Hold", "Ledger"]
 
 
 @dataclass(slots=True)
@@ -64,7 +66,7 @@ class Ledger:
         self, fleet: Fleet, tenants: Tenants, *, pods: Mapping[str, PodObservation], intent_ttl_s: float
     ) -> None:
         self._fleet = fleet
-        self._tenants = tenants
+        self._charges = Charges(fleet, tenants)
         self._pods = pods
         self._intent_ttl_s = intent_ttl_s
         self._own: dict[str, dict[str, _Own]] = {}
@@ -131,7 +133,7 @@ class Ledger:
             row = self._fleet.get(node)
             if row is not None:
                 gpus += sum(booking.gpus for booking in row.bookings.get(uid, ()))
-                hbm += sum(self._charged_bytes(row, booking) for booking in row.bookings.get(uid, ()))
+                hbm += sum(self._charges.charged_bytes(row, booking) for booking in row.bookings.get(uid, ()))
         return gpus, hbm
 
     # -- the life of a booking ---------------------------------------------------------------------------------------
@@ -149,7 +151,7 @@ class Ledger:
         if hold is not None:
             self._unbook(hold.node, demand.uid)
         self._intents[demand.uid] = _Intent(node, now_s + self._intent_ttl_s)
-        self._book(node, demand.uid, self._bookings_of(demand, node, BookingKind.INTENT))
+        self._book(node, demand.uid, bookings_of(demand, self._fleet.row(node), BookingKind.INTENT, fleet=self._fleet))
 
     def end_intent(self, uid: str) -> None:
         """The guess is over."""
@@ -189,7 +191,7 @@ class Ledger:
         """Keep a place for the pod, instead of any that was kept before. See ``Hold``."""
         self.end_hold(demand.uid)
         kind = BookingKind.OWN if promised else BookingKind.INTENT
-        bookings = self._bookings_of(demand, node, kind)
+        bookings = bookings_of(demand, self._fleet.row(node), kind, fleet=self._fleet)
         if not promised:  # its devices are not free yet: which they will be shows when the victims are gone
             bookings = tuple(replace(booking, devices=()) for booking in bookings)
         self._holds[demand.uid] = Hold(
@@ -264,7 +266,7 @@ class Ledger:
         hold = self._holds.get(demand.uid)
         if hold is not None and self._hold_counts(demand.uid):
             self._unbook(hold.node, demand.uid)
-        bookings = self._bookings_of(demand, node, BookingKind.OWN)
+        bookings = bookings_of(demand, self._fleet.row(node), BookingKind.OWN, fleet=self._fleet)
         self._book(node, demand.uid, bookings)
         return bookings[0].devices if bookings else ()
 
@@ -324,7 +326,7 @@ class Ledger:
         if after is None or after.finished or after.node is not None:
             self.end(uid)
         if after is not None and holds_on is not None:
-            self._book(holds_on, uid, _observed_bookings(after))
+            self._book(holds_on, uid, observed_bookings(after))
 
     def end(self, uid: str) -> bool:
         """Drop the pod's intent, hold and own bookings; tell whether there were any."""
@@ -347,41 +349,7 @@ class Ledger:
             if row is not None:
                 if self._fleet.flush_row(row):
                     self.changes += 1
-                self._charge(row)
-
-    def _charge(self, row: NodeRow) -> None:
-        """Charge tenants for what changed on one node; for everything when the size of its devices did."""
-        sizes = self._sizes(row)
-        if sizes != row.charged_sizes:
-            for uid in row.charged:
-                self._tenants.charge(row.name, uid, None)
-            row.charged.clear()
-            row.charged_sizes = sizes
-        for uid in [uid for uid in row.charged if uid not in row.bookings]:
-            del row.charged[uid]
-            self._tenants.charge(row.name, uid, None)
-        for uid, bookings in row.bookings.items():
-            if bookings and row.charged.get(uid) is not bookings:
-                row.charged[uid] = bookings
-                gpus = sum([booking.gpus for booking in bookings])
-                hbm = sum([self._charged_bytes(row, booking) for booking in bookings])
-                intent = bookings[0].kind is BookingKind.INTENT
-                self._tenants.charge(row.name, uid, Charge(bookings[0].pod.namespace, gpus, hbm, intent))
-
-    def _sizes(self, row: NodeRow) -> tuple[int, ...]:
-        if row.node is None:
-            return ()
-        return tuple([int(self._fleet.lanes[pool.resource].full_bytes[row.index]) for pool in row.node.pools])
-
-    def _charged_bytes(self, row: NodeRow, booking: Booking) -> int:
-        """Whole devices at full size, shared ones at the reservation; on a node nobody shows, what the pod reserved."""
-        pool = row.pool(booking.resource)
-        lane = self._fleet.lanes.get(booking.resource)
-        if pool is None or lane is None:
-            return (booking.hbm_per_gpu_bytes or 0) * booking.gpus
-        if pool.gpu_class is GpuClass.SHARED and booking.hbm_per_gpu_bytes is not None:
-            return booking.hbm_per_gpu_bytes * booking.gpus
-        return max(0, int(lane.full_bytes[row.index])) * booking.gpus
+                self._charges.charge(row)
 
     def _book(self, node: str, uid: str, bookings: tuple[Booking, ...]) -> None:
         row = self._fleet.row(node)
@@ -396,67 +364,3 @@ class Ledger:
         if row.node is None and not row.bookings and row.use is None:
             self.flush()
             self._fleet.drop_if_empty(row)
-
-    def _bookings_of(self, demand: PodDemand, node: str, kind: BookingKind) -> tuple[Booking, ...]:
-        """What the pod would hold on the node, with the devices that it is assumed to get."""
-        if demand.resource is None:
-            return ()
-        row = self._fleet.row(node)
-        return (
-            Booking(
-                uid=demand.uid,
-                pod=ObjectKey(demand.namespace, demand.name),
-                resource=demand.resource,
-                gpus=demand.gpus,
-                hbm_per_gpu_bytes=demand.hbm_per_gpu_bytes,
-                devices=self._assumed_devices(row, demand),
-                ready=False,
-                kind=kind,
-            ),
-        )
-
-    def _assumed_devices(self, row: NodeRow, demand: PodDemand) -> tuple[int, ...]:
-        """On a shared pool, the devices with the most free replicas (as the device plugin spreads); else unknown."""
-        pool = row.pool(demand.resource) if demand.resource is not None else None
-        if pool is None or pool.gpu_class is not GpuClass.SHARED:
-            return ()
-        states = self._fleet.devices(row, pool, intents=False, but_not_uid=demand.uid)
-        slots = {state.index: state.slots_free for state in states}
-        devices = []
-        for _ in range(min(demand.gpus, sum(slots.values()))):
-            index = min(slots, key=lambda i: (-slots[i], i))
-            slots[index] -= 1
-            devices.append(index)
-        return tuple(devices)
-
-
-def node_held(pod: PodObservation | None) -> str | None:
-    """The node on which a pod holds its devices: from bind until it is gone or finished, terminating included."""
-    return pod.node if pod is not None and not pod.finished else None
-
-
-def _observed_bookings(pod: PodObservation) -> tuple[Booking, ...]:
-    """What a bound pod holds. Without a reservation that is ours and its own, whole GPUs.
-
-    A reservation counts only when its decision was made for this UID: an annotation copied from another pod, or written
-    into a template, must not make a pod smaller than it is.
-    """
-    reservation = pod.reservation
-    if reservation is not None and not reservation.decision_id.startswith(f"{pod.uid}-"):
-        reservation = None
-    bookings = []
-    for resource, gpus in pod.gpu_requests:
-        reserved = reservation if reservation is not None and reservation.resource == resource else None
-        bookings.append(
-            Booking(
-                uid=pod.uid,
-                pod=ObjectKey(pod.namespace, pod.name),
-                resource=resource,
-                gpus=gpus,
-                hbm_per_gpu_bytes=reserved.hbm_per_gpu_bytes if reserved is not None else None,
-                devices=reserved.devices if reserved is not None else (),
-                ready=pod.ready,
-                kind=BookingKind.OBSERVED,
-            )
-        )
-    return tuple(bookings)
