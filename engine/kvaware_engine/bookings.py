@@ -1,4 +1,4 @@
-"""What a pod books on a node: as the API server shows it, or as it would be, with the devices that are assumed for it."""
+"""What a pod books on a node: as the API server shows it, or as it would be, with devices that are assumed for it."""
 
 from kvaware_engine.decisions import PodDemand
 from kvaware_engine.fleet import Fleet, NodeRow
