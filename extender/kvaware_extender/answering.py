@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from time import perf_counter
 from typing import Final, Protocol
 
 import msgspec
@@ -29,7 +30,7 @@ from kvaware_extender.placement_wire import (
     refusal_error,
 )
 from kvaware_extender.prompts import Prompts, read_slowly
-from kvaware_extender.replies import api_error
+from kvaware_extender.replies import api_error, unforeseen
 
 __all__ = ["LONG_BYTES", "Answering", "Placing", "read_demand"]
 
@@ -37,8 +38,16 @@ LONG_BYTES: Final = 64 * 1024
 """A longer body is read in slices: at 13 ns a byte of token ids, this one holds up others for 0.8 ms."""
 LOOK_EVERY_S: Final = 0.1
 """At the view's age: that takes 5 µs, and a tenth of a second more or less is none of its minute."""
-AT_A_TIME: Final = 32
-"""Of a batch, answered together: some 2 ms. Calls of kube-scheduler come between."""
+TURN_S: Final = 0.002
+"""Of a batch or frame, for so long one after another is answered; then others come: calls of kube-scheduler, too."""
+
+ENDED: Final = ApiError(
+    status=409,
+    code="PlacementEnded",
+    message="the placement has ended: it was finished or refused to the last, or nothing was heard of it for its time; "
+    "place the request again",
+    retryable=True,
+)
 
 DEMAND: Final = msgspec.json.Decoder(Demand)
 LONG_DEMAND: Final = msgspec.json.Decoder(LongDemand)
@@ -52,6 +61,10 @@ class Placing(Protocol):
 
     def place(self, demand: RequestDemand, *, now_s: float, trace_id: str | None = None) -> Outcome:
         """Choose a worker and reserve."""
+        ...
+
+    def refused(self, refusal: PlacementRefusal, *, trace_id: str | None = None) -> None:
+        """A demand was refused before it came to deciding."""
         ...
 
     def event(
@@ -72,16 +85,19 @@ class Answering:
         self._fresh_until_s = float("-inf")
 
     async def place(self, sent: Demand, *, tenant: str, trace_id: str | None) -> Outcome:
-        """Choose a worker and reserve. Raises: WireError, StaleViewError, ApiError 404."""
+        """Choose a worker and reserve. Raises: WireError, StaleViewError."""
         if self._clock() >= self._fresh_until_s:
             self._require_fresh()
         demand = await self._prompts.demand(sent, tenant)
+        if isinstance(demand, PlacementRefusal):  # no model has the name: the engine need not be asked
+            self._placing.refused(demand, trace_id=trace_id)
+            return demand
         return self._placing.place(demand, now_s=self._clock(), trace_id=trace_id)
 
     def event(self, placement_id: str, sent: Event, *, trace_id: str | None) -> EventAnswer:
         """Take a report over. Raises: ApiError 404, StaleViewError where it asks for another worker."""
         verdict, following = self._take(placement_id, sent, trace_id=trace_id)
-        placement, error = _following(following)
+        placement, error = _following(following, sent.type)
         return EventAnswer(result=verdict, placement=placement, error=error)
 
     async def place_many(
@@ -89,16 +105,18 @@ class Answering:
     ) -> list[PlacementAnswer | Failure]:
         """Place each in turn; what is wrong with one is said of it alone."""
         answers: list[PlacementAnswer | Failure] = []
+        turn_ends_s = perf_counter() + TURN_S
         for index, one in enumerate(sent):
-            if index and index % AT_A_TIME == 0:
+            if perf_counter() >= turn_ends_s:
                 await asyncio.sleep(0)
+                turn_ends_s = perf_counter() + TURN_S
             request_id: str | None = None
             try:
                 demand = one if isinstance(one, Demand) else await read_demand(one)
                 request_id = demand.request_id
                 outcome = await self.place(demand, tenant=tenant, trace_id=trace_id)
-            except (WireError, StaleViewError, ApiError) as e:
-                answers.append(_failure(api_error(e), request_id=request_id, index=index))
+            except Exception as e:  # noqa: BLE001 - also of what is unforeseen: the others are answered
+                answers.append(_failure(_error_of(e), request_id=request_id, index=index))
                 continue
             if isinstance(outcome, Placement):
                 answers.append(placement_answer(outcome, request_id=outcome.demand.request_id))
@@ -111,18 +129,20 @@ class Answering:
     ) -> list[AnsweredEvent | Failure]:
         """Take each report over in turn; what is wrong with one is said of it alone."""
         answers: list[AnsweredEvent | Failure] = []
+        turn_ends_s = perf_counter() + TURN_S
         for index, one in enumerate(sent):
-            if index and index % AT_A_TIME == 0:
+            if perf_counter() >= turn_ends_s:
                 await asyncio.sleep(0)
+                turn_ends_s = perf_counter() + TURN_S
             placement_id: str | None = None
             try:
                 event = one if isinstance(one, StreamEvent) else read(EVENT, one)
                 placement_id = event.placement_id
                 verdict, following = self._take(placement_id, event, trace_id=trace_id)
-            except (WireError, StaleViewError, ApiError) as e:
-                answers.append(_failure(api_error(e), placement_id=placement_id, index=index))
+            except Exception as e:  # noqa: BLE001 - also of what is unforeseen: the others are answered
+                answers.append(_failure(_error_of(e), placement_id=placement_id, index=index))
                 continue
-            placement, error = _following(following)
+            placement, error = _following(following, event.type)
             answers.append(AnsweredEvent(placement_id=placement_id, result=verdict, placement=placement, error=error))
         return answers
 
@@ -160,13 +180,19 @@ async def read_demand(body: bytes | msgspec.Raw) -> Demand:
     return read(DEMAND, body)
 
 
-def _following(outcome: Outcome | None) -> tuple[PlacementAnswer | None, ErrorBody | None]:
-    """Where the request goes after a refusal, or why nowhere."""
+def _following(outcome: Outcome | None, type_: EventType) -> tuple[PlacementAnswer | None, ErrorBody | None]:
+    """Where the request goes after a refusal, or why nowhere. Who refuses too late is told so: its request waits."""
     if outcome is None:
-        return None, None
+        return None, error_body(ENDED) if type_ is EventType.REFUSED else None
     if isinstance(outcome, Placement):
         return placement_answer(outcome), None
     return None, error_body(refusal_error(outcome))
+
+
+def _error_of(error: Exception) -> ApiError:
+    if isinstance(error, WireError | StaleViewError | ApiError):
+        return api_error(error)
+    return unforeseen(error, of="one of many")
 
 
 def _failure(error: ApiError, *, index: int, request_id: str | None = None, placement_id: str | None = None) -> Failure:

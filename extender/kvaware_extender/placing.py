@@ -4,6 +4,7 @@ It has the methods of the engine's ``Placer`` that routes need. All of this is o
 engine's own time it adds some 2.5 µs for a placement and its end.
 """
 
+from dataclasses import replace
 from time import perf_counter, time
 from typing import Final, Protocol
 
@@ -20,7 +21,7 @@ from kvaware_extender.metrics import Metrics
 from kvaware_extender.request_metrics import RequestMetrics
 from kvaware_extender.request_records import NotPlaced, Placed
 
-__all__ = ["Deciding", "Placing"]
+__all__ = ["Deciding", "Placing", "believable"]
 
 Outcome = Placement | PlacementRefusal
 
@@ -43,6 +44,22 @@ class Deciding(Protocol):
     def tick(self, now_s: float) -> None:
         """Let time pass."""
         ...
+
+
+def believable(event: PlacementEvent, *, elapsed_ms: float) -> PlacementEvent:
+    """Leave out times that are longer than it is since the decision: another unit, or a clock that jumped.
+
+    A few of them would spoil the hardware profiles and the histograms for all. A second more is let pass.
+    """
+    most_ms = elapsed_ms + 1000
+    ttft_ms, queue_wait_ms = event.ttft_ms, event.queue_wait_ms
+    if (ttft_ms is None or ttft_ms <= most_ms) and (queue_wait_ms is None or queue_wait_ms <= most_ms):
+        return event
+    return replace(
+        event,
+        ttft_ms=None if ttft_ms is None or ttft_ms > most_ms else ttft_ms,
+        queue_wait_ms=None if queue_wait_ms is None or queue_wait_ms > most_ms else queue_wait_ms,
+    )
 
 
 class Placing:
@@ -71,11 +88,17 @@ class Placing:
         self._decided(outcome, trace_id)
         return outcome
 
+    def refused(self, refusal: PlacementRefusal, *, trace_id: str | None = None) -> None:
+        """Count and log what was refused before the engine was asked."""
+        self._decided(refusal, trace_id)
+
     def event(
         self, placement_id: str, event: PlacementEvent, *, now_s: float, trace_id: str | None = None
     ) -> tuple[EventVerdict, Outcome | None]:
         """Take a report over. For a refusal: the next attempt, which is a decision as well."""
         placement = self._placer.placement(placement_id)
+        if placement is not None:
+            event = believable(event, elapsed_ms=(now_s - placement.decided_at_s) * 1000)
         verdict, following = self._placer.event(placement_id, event, now_s=now_s)
         self.counts.happened(placement, event, verdict, now_s=now_s)
         if following is not None and verdict is EventVerdict.TAKEN:

@@ -71,12 +71,12 @@ def answer_to(request: web.Request, error: Exception) -> web.Response:
             log.debug("caller hung up", method=request.method, path=request.path)
             raise error
         case _:
-            return error_response(unforeseen(request, error))
+            return error_response(unforeseen(error, method=request.method, path=request.path))
 
 
-def unforeseen(request: web.Request, error: Exception) -> ApiError:
+def unforeseen(error: Exception, **where: object) -> ApiError:
     """Log a mistake of ours. Returns: what its caller is told of it."""
-    log.error("unforeseen error", method=request.method, path=request.path, exc_info=error)
+    log.error("unforeseen error", exc_info=error, **where)
     return ApiError(status=500, code="InternalError", message="an unforeseen error; the log has it", retryable=True)
 
 

@@ -111,10 +111,11 @@ class NotPlaced:
 
 
 def _ours(demand: RequestDemand, *, at_s: float, trace_id: str | None) -> dict[str, Any]:
+    namespace, name = demand.model
     return {
         "time": datetime.fromtimestamp(at_s, UTC),
-        "model": f"{demand.model.namespace}/{demand.model.name}",
-        "input_tokens": demand.input_tokens,
+        "model": f"{namespace}/{name}" if namespace else name,  # the latter: no model has the name
+        "input_tokens": demand.input_tokens or None,
         "trace_id": trace_id,
     }
 

@@ -92,8 +92,9 @@ class GatewaySettings:
     """The same of a batch."""
     frame_max_bytes: Count = 4 * 1024 * 1024
     """Longer frames close a stream."""
-    streams_max: Annotated[int, Field(ge=1, le=100_000)] = 1024
-    """Streams that may be open at the same time; further ones get 503."""
+    streams_max: Annotated[int, Field(ge=1, le=100_000)] = 128
+    """Streams that may be open at the same time; further ones get 503. Each may fill ``frameMaxBytes`` of
+    memory: 512 MB in all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -109,6 +109,8 @@ class SimplePlacer:
         self.demands: list[RequestDemand] = []
         """As they came."""
         self.events: list[tuple[str, PlacementEvent]] = []
+        self.refusals: list[PlacementRefusal] = []
+        """Of demands that it was not asked for."""
         self.refusal: PlacementRefusal | None = None
         """What everybody is told instead."""
         self.reserved: dict[str, Placement] = {}
@@ -205,6 +207,9 @@ class SimplePlacer:
             )
         return EventVerdict.TAKEN, None
 
+    def refused(self, refusal: PlacementRefusal, *, trace_id: str | None = None) -> None:
+        self.refusals.append(refusal)
+
     def explain(self, placement_id: str) -> Any | None:
         return {"placement_id": placement_id} if placement_id in self.reserved else None
 
@@ -222,6 +227,9 @@ class CountedPlacer:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.placer, name)
+
+    def refused(self, refusal: PlacementRefusal, *, trace_id: str | None = None) -> None:
+        """What nobody was asked for."""
 
     def place(
         self, demand: RequestDemand, *, now_s: float, trace_id: str | None = None

@@ -18,6 +18,7 @@ from kvaware_engine.observations import ObjectKey
 
 __all__ = [
     "HASH_BYTES",
+    "OpaqueChain",
     "chain",
     "chain_bytes",
     "hashes_of",
@@ -114,19 +115,30 @@ def text_hashes(root: int, text: str, *, chunk_characters: int) -> list[int]:
     return hashes_of(b"".join(digests))
 
 
-def opaque_hashes(root: int, hashes: Sequence[int]) -> list[int]:
-    """Chain hashes of the caller's own, one per block: they may be of each block alone, and equal to somebody else's.
+class OpaqueChain:
+    """Chains hashes of the caller's own, one per block: they may be of each block alone, or like another's."""
 
-    Args:
-        root: As ``opaque_root`` gives it.
-        hashes: Each 0..2^64 - 1.
-    Raises: ValueError for a hash that is none.
-    """
-    upto, chained = xxh3_64(HASH.pack(root), OPAQUE_SEED), []
-    for (each,) in iter_unpack(f"{HASH_BYTES}s", packed(hashes)):
-        upto.update(each)
-        chained.append(upto.intdigest())  # of all up to here: a third less than to hash each with its parent's hash
-    return chained
+    __slots__ = ("_upto",)
+
+    def __init__(self, root: int) -> None:
+        """Begin with nothing; ``root`` as ``opaque_root`` gives it."""
+        self._upto = xxh3_64(HASH.pack(root), OPAQUE_SEED)
+
+    def extend(self, hashes: Sequence[int]) -> list[int]:
+        """Go on with the next blocks. Returns: One hash each, of all the prompt up to it.
+
+        Raises: ValueError for a hash that is not in 0..2^64 - 1; nothing has changed then.
+        """
+        upto, chained = self._upto, []
+        for (each,) in iter_unpack(f"{HASH_BYTES}s", packed(hashes)):
+            upto.update(each)
+            chained.append(upto.intdigest())  # a third less than to hash each with its parent's hash
+        return chained
+
+
+def opaque_hashes(root: int, hashes: Sequence[int]) -> list[int]:
+    """Chain a whole prompt's at once. Raises: ValueError for a hash that is none."""
+    return OpaqueChain(root).extend(hashes)
 
 
 def packed(hashes: Sequence[int]) -> bytes:

@@ -40,8 +40,9 @@ __all__ = [
 
 EVENT_BYTES: Final = 16 * 1024
 """Of one event; one with every field is 0.3 kB, and a reason at most 1,024 characters."""
-BODIES_AT_A_TIME: Final = 64
-"""Long bodies that are read together; the others wait in their sockets. At 16 MB each they are 1 GB at worst."""
+BODIES_AT_A_TIME: Final = 32
+"""Long bodies that are read together, batches included; the others wait in their sockets. At 32 MB each, the most that
+a batch may have, they are 1 GB at worst."""
 
 EVENT: Final = msgspec.json.Decoder(Event)
 BATCH: Final = msgspec.json.Decoder(RawBatch)

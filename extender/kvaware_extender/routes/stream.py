@@ -34,7 +34,8 @@ SEND_WITHIN_S: Final = 30.0
 CLOSE_WITHIN_S: Final = 2.0
 """At the end of the process, for saying good-bye."""
 LONG_AT_A_TIME: Final = 16
-"""Long frames that are read together, of all streams; the others wait in their sockets."""
+"""Long frames that are read together, of all streams. The others wait in memory: a stream has one frame at a time, so
+all of them hold ``streams_max * frame_max_bytes`` at worst, and those that are read twice that."""
 
 FRAME: Final = msgspec.json.Decoder(Frame)
 RAW_FRAME: Final = msgspec.json.Decoder(RawFrame)
@@ -106,12 +107,12 @@ class Streams:
                 return
 
     async def _answer(self, request: web.Request, message: WSMessage, trace: str | None) -> AnsweredFrame:
-        body: bytes = message.data.encode() if message.type is WSMsgType.TEXT else message.data
         try:
             tenant = await self._auth.tenant(request.headers)  # the token may have been withdrawn since
-            if len(body) > LONG_BYTES:
+            if len(message.data) > LONG_BYTES:
                 async with self._long_frames:
-                    return await self._take(read(RAW_FRAME, body), tenant, trace)
+                    return await self._take(read(RAW_FRAME, _bytes_of(message)), tenant, trace)
+            body = _bytes_of(message)
             try:
                 frame: Frame | RawFrame = read(FRAME, body)
             except WireError:
@@ -120,13 +121,18 @@ class Streams:
         except (WireError, ApiError) as e:
             return AnsweredFrame(error=error_body(api_error(e)))
         except Exception as e:  # noqa: BLE001 - it is logged there
-            return AnsweredFrame(error=error_body(unforeseen(request, e)))
+            return AnsweredFrame(error=error_body(unforeseen(e, path=request.path)))
 
     async def _take(self, frame: Frame | RawFrame, tenant: str, trace: str | None) -> AnsweredFrame:
         """Events first: what has ended makes room."""
         events = await self._answering.take_many(frame.events, trace_id=trace)
         answers = await self._answering.place_many(frame.demands, tenant=tenant, trace_id=trace)
         return AnsweredFrame(answers=answers, events=events)
+
+
+def _bytes_of(message: WSMessage) -> bytes:
+    data = message.data
+    return data.encode() if isinstance(data, str) else bytes(data)
 
 
 def stream_routes(streams: Streams) -> tuple[Route, ...]:

@@ -213,6 +213,27 @@ async def test_in_a_batch_one_wrong_item_fails_alone(placer):
     assert len(placer.reserved) == 2
 
 
+async def test_in_a_batch_a_mistake_of_ours_fails_alone(placer, monkeypatch):
+    """Else the others would keep places of which nobody is told."""
+    place = placer.place
+
+    def sometimes(demand, **more):
+        if demand.request_id == "b":
+            raise RuntimeError("a mistake")
+        return place(demand, **more)
+
+    monkeypatch.setattr(placer, "place", sometimes)
+    demands = [demand(each) for each in "abc"]
+    async with gateway(placer) as caller:
+        status, reply, _ = await caller.call("POST", "/v1/placements:batch", {"demands": demands})
+    assert status == 200
+    assert [each["request_id"] for each in reply["answers"]] == ["a", "b", "c"]
+    error = reply["answers"][1]["error"]
+    assert (error["code"], error["retryable"]) == ("InternalError", True)
+    assert "a mistake" not in error["message"]
+    assert len(placer.reserved) == 2
+
+
 @pytest.mark.parametrize(
     "body",
     [

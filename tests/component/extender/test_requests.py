@@ -192,7 +192,7 @@ async def test_names_that_requests_make_up_never_become_series(cluster):
                 async with session.post(f"{gateway.caller.api}/v1/placements", json=body) as answer:
                     assert answer.status == 404
         counts = gateway.extender.requests.placing.counts
-        assert counts.placed + counts.refused == 2501, "those of names that nobody serves are turned away before"
+        assert counts.placed + counts.refused == 5021
         assert await gateway.series() == before
 
 
@@ -309,6 +309,43 @@ async def test_models_without_workers_are_503_unknown_ones_404_and_both_503_befo
         assert await asked(gateway, 5) == (503, "NoWorker")
         await gateway.beat("a")
         assert await asked(gateway, 6) == (200, "")
+
+
+async def test_who_asks_for_a_model_that_is_not_there_is_counted_and_logged(cluster, tmp_path):
+    """A gateway with a misspelt name must not be invisible."""
+    async with requests(cluster, decision_log=str(tmp_path / "log")) as gateway:
+        status, _ = await gateway.caller.post("/v1/placements", demand(1, model="lama"))
+        assert status == 404
+        assert await gateway.caller.metric('kvaware_placement_refusals_total{reason="ModelNotFound"}') == 1
+        assert await gateway.caller.metric("schedule_reject_count") == 1
+    (told,) = [orjson.loads(line) for line in (tmp_path / "log").read_bytes().splitlines()]
+    assert (told["event"], told["schedule_reason"], told["model"]) == ("request_refused", "ModelNotFound", "lama")
+
+
+async def test_who_refuses_too_late_is_told_to_place_again(cluster):
+    """A connection that hangs takes longer to be given up than a placement lives."""
+    clock = FakeClock()
+    async with requests(cluster, clock=clock, max_view_age_s=1e9) as gateway:
+        await gateway.beat("a", "b")
+        placed = await gateway.place(1)
+        clock.now_s += gateway.extender.settings.requests.ledger.ttl_s + 1
+        reply = await gateway.tell(placed, type="refused", worker=placed["worker"]["id"])
+        assert (reply["result"], reply["error"]["code"], reply["error"]["retryable"]) == (
+            "late",
+            "PlacementEnded",
+            True,
+        )
+        assert "error" not in await gateway.tell(placed, type="finished")
+
+
+async def test_times_that_cannot_be_are_not_believed(cluster):
+    """Seconds since 1970 for milliseconds since the request: one gateway must not spoil the histograms of all."""
+    async with requests(cluster) as gateway:
+        await gateway.beat("a", "b")
+        placed = await gateway.place(1)
+        await gateway.tell(placed, type="finished", output_tokens=9, ttft_ms=86_400_000, queue_wait_ms=86_400_000)
+        assert await gateway.caller.metric('request_ttft_count{model="ml/llama"}') == 0
+        assert await gateway.caller.metric('batch_wait_time_count{model="ml/llama"}') == 0
 
 
 async def test_a_placement_of_which_nothing_is_heard_ends_with_its_time(cluster):

@@ -156,8 +156,9 @@ async def test_an_unforeseen_error_is_said_and_logged_and_the_stream_goes_on(pla
     whole = placer.place
     placer.place = lambda demand, **_: 1 / 0
     async with gateway(placer) as caller, opened(caller) as stream:
-        reply = await stream.ask({"demands": [demand()]})
-        assert (reply["error"]["code"], reply["error"]["retryable"]) == ("InternalError", True)
+        (answer,) = (await stream.ask({"demands": [demand()]}))["answers"]
+        assert (answer["request_id"], answer["error"]["code"]) == ("r0", "InternalError")
+        assert answer["error"]["retryable"]
         placer.place = whole
         assert "answers" in await stream.ask({"demands": [demand()]})
     assert [event["event"] for event in logs] == ["unforeseen error"]

@@ -10,11 +10,11 @@ import orjson
 import pytest
 
 from kvaware_crds.errors import WireError
-from kvaware_engine.blocks.hashing import chain, text_hashes
-from kvaware_engine.requests.words import Phase, Precision, RequestDemand
+from kvaware_engine.blocks.hashing import chain, opaque_hashes, text_hashes
+from kvaware_engine.requests.words import Phase, PlacementRefusal, Precision, RequestDemand
 from kvaware_extender.demand_wire import Demand, Event, LongDemand, read
-from kvaware_extender.errors import ApiError
-from kvaware_extender.prompts import Prompts, read_slowly
+from kvaware_extender.placement_wire import refusal_error
+from kvaware_extender.prompts import Prompts, _own_root, read_slowly
 from kvaware_testing.placement_harness import LLAMA, SimplePlacer, demand, worker_at
 
 DEMAND = msgspec.json.Decoder(Demand)
@@ -26,6 +26,13 @@ SALTED = MODELS.root(LLAMA, "lora", "mine")
 
 def made(**sent: Any) -> RequestDemand:
     """A body as the engine gets it; chunks of 4 characters."""
+    got = outcome(**sent)
+    assert isinstance(got, RequestDemand), got
+    return got
+
+
+def outcome(**sent: Any) -> RequestDemand | PlacementRefusal:
+    """The same, or why not."""
     prompts = Prompts(MODELS, chunk_characters=4, worker_at=worker_at)
     return asyncio.run(prompts.demand(read(DEMAND, json.dumps(demand(**sent)).encode()), "a"))
 
@@ -222,10 +229,12 @@ def test_what_is_no_demand_at_all_is_said_so(body):
 
 
 def test_an_unknown_model_is_a_404_that_repeats_a_little_of_the_name():
-    with pytest.raises(ApiError) as error:
-        made(model="x" * 300)
-    assert (error.value.status, error.value.code) == (404, "ModelNotFound")
-    assert len(error.value.message) < 200
+    refused = outcome(model="x" * 300)
+    assert isinstance(refused, PlacementRefusal)
+    told = refusal_error(refused)
+    assert (told.status, told.code) == (404, "ModelNotFound")
+    assert len(told.message) < 200
+    assert (refused.demand.model, refused.demand.tenant, refused.demand.input_tokens) == (("", "x" * 64), "a", 20)
 
 
 def test_nothing_of_a_prompt_is_repeated():
@@ -282,3 +291,29 @@ def test_a_wrong_event_is_told_what_was_expected_and_what_came(sent, text):
     with pytest.raises(WireError) as error:
         read(msgspec.json.Decoder(Event), orjson.dumps(sent))
     assert text.replace(" | null", "") in str(error.value).replace(" | null", "")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        pytest.param({"token_ids": [1] * 200_000}, id="token ids"),
+        pytest.param({"prompt": "a" * 2_000_000}, id="text"),
+        pytest.param({"block_hashes": list(range(9000))}, id="hashes"),
+        pytest.param({"block_hashes": [str(each) for each in range(9000)]}, id="hashes in digits"),
+    ],
+)
+async def test_others_come_between_where_a_prompt_is_long(sent):
+    prompts = Prompts(MODELS, chunk_characters=4, worker_at=worker_at)
+    making = asyncio.create_task(prompts.demand(read(DEMAND, json.dumps(demand(**sent)).encode()), "a"))
+    turns = 0
+    while not making.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert turns > 3
+    assert isinstance(making.result(), RequestDemand)
+
+
+def test_hashes_are_the_same_in_one_piece_and_in_many():
+    """The chain goes on over the seams."""
+    many = list(range(2**40, 2**40 + 5000))
+    assert made(block_hashes=many).block_hashes == opaque_hashes(_own_root(LLAMA, ROOT), many)

@@ -57,7 +57,7 @@ def test_the_promised_defaults():
         "max_body_bytes": 16 * 2**20,
         "batch_max_body_bytes": 32 * 2**20,
         "frame_max_bytes": 4 * 2**20,
-        "streams_max": 1024,
+        "streams_max": 128,
     }
     assert (settings.requests.index.max_bytes, settings.requests.index.chunk_characters) == (4 * 2**30, 256)
     assert (settings.requests.ledger.ttl_s, settings.requests.ledger.attempts_max) == (30.0, 3)
