@@ -11,8 +11,8 @@ import numpy as np
 from kvaware_engine.decisions import CandidateView, CostTerms, Explanation, GpuView, NodeView, PodDemand, PoolView
 from kvaware_engine.fleet import Fleet, NodeRow
 from kvaware_engine.judge import Judged
+from kvaware_engine.nearness import FAR, NEAR, NONE, ON_NODE
 from kvaware_engine.observations import GpuClass, Reservation
-from kvaware_engine.places import FAR, NEAR, NONE, ON_NODE
 from kvaware_engine.pools import UNKNOWN, DeviceState
 from kvaware_engine.reasons import REFUSAL_TEXTS, Reason
 

@@ -4,37 +4,24 @@ For one model the answer is a set of columns over the fleet's rows. It is kept u
 fleet's layout changes, since most state changes concern other models.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from kvaware_engine.fleet import NO_CODE, Fleet
+from kvaware_engine.block_groups import BlockGroups
+from kvaware_engine.fleet import Fleet
+from kvaware_engine.nearness import BoolArray, FloatArray, IntArray, nowhere, reach_of
 from kvaware_engine.observations import (
     BlockGroupObservation,
-    CopyState,
     ModelObservation,
     ObjectKey,
     PodObservation,
-    Tier,
 )
-from kvaware_engine.settings import EngineSettings, LinkSettings
+from kvaware_engine.settings import EngineSettings
 
-__all__ = ["FAR", "NEAR", "NONE", "ON_NODE", "PlaceColumns", "Places", "weights_id"]
-
-FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
-
-ON_NODE, NEAR, FAR, NONE = 0, 1, 2, 3
-"""Codes of a location: on the node; in its clique or rack; elsewhere; nowhere."""
-
-_SERVING_STATES = frozenset({CopyState.RESIDENT, CopyState.MIGRATING})
-_BLOCK_GROUPS_PRICED = 64
-"""At most so many groups of a model are priced, the largest first: a guard for the hot path, not a meaning."""
+__all__ = ["PlaceColumns", "Places", "weights_id"]
 
 
 def weights_id(model_id: str, revision: str) -> str:
@@ -70,6 +57,7 @@ class Places:
     def __init__(self, settings: EngineSettings, fleet: Fleet) -> None:
         self._settings = settings
         self._fleet = fleet
+        self._block_groups = BlockGroups(settings, fleet)
         self._models: dict[ObjectKey, ModelObservation] = {}
         self._sharing: dict[str, set[ObjectKey]] = defaultdict(set)
         """Weights to the models that are made of them."""
@@ -80,10 +68,6 @@ class Places:
         """Weights to node to when they are believed gone, in seconds, where the last pod has left."""
         self._listed: dict[str, set[str]] = defaultdict(set)
         """Weights to the nodes whose annotation lists them."""
-        self._groups: dict[ObjectKey, dict[ObjectKey, BlockGroupObservation]] = defaultdict(dict)
-        self._group_model: dict[ObjectKey, ObjectKey] = {}
-        self._held_by: dict[ObjectKey, set[ObjectKey]] = defaultdict(set)
-        """Pod to the block groups that name it as a worker."""
         self._hidden: list[tuple[ObjectKey, str]] = []
         self._imagined: list[tuple[ObjectKey, str]] = []
         self._kept: dict[ObjectKey | None, PlaceColumns] = {}
@@ -154,8 +138,8 @@ class Places:
             if model is not None:
                 for key in self._sharing[weights_id(model.model_id, model.revision)]:
                     self._cache.pop(key, None)
-        for group_key in self._held_by.get(ObjectKey(pod.namespace, pod.name), ()):
-            self._cache.pop(self._group_model[group_key], None)
+        for model_key in self._block_groups.models_held_by(ObjectKey(pod.namespace, pod.name)):
+            self._cache.pop(model_key, None)
 
     def node_gone(self, node: str) -> None:
         """A node went: what its disk held is gone with it."""
@@ -221,22 +205,8 @@ class Places:
 
     def group(self, key: ObjectKey, group: BlockGroupObservation | None) -> None:
         """A KVCacheBlockGroup came, changed or went."""
-        old_model = self._group_model.pop(key, None)
-        if old_model is not None:
-            for worker in {_worker_pod(copy.worker) for copy in self._groups[old_model][key].copies}:
-                self._held_by[worker].discard(key)
-                if not self._held_by[worker]:
-                    del self._held_by[worker]
-            del self._groups[old_model][key]
-            if not self._groups[old_model]:
-                del self._groups[old_model]
-            self._cache.pop(old_model, None)
-        if group is not None:
-            self._group_model[key] = group.model
-            self._groups[group.model][key] = group
-            for copy in group.copies:
-                self._held_by[_worker_pod(copy.worker)].add(key)
-            self._cache.pop(group.model, None)
+        for model in self._block_groups.observe(key, group):
+            self._cache.pop(model, None)
 
     def expire(self, now_s: float) -> bool:
         """Stop believing in weights whose time is up; tell whether any were."""
@@ -294,7 +264,7 @@ class Places:
         column = self._disk_columns.get(key)
         if column is None:
             named = weights_id(model.model_id, model.revision)
-            column = self._disk_columns[key] = _nowhere(self._fleet.size)
+            column = self._disk_columns[key] = nowhere(self._fleet.size)
             # An annotation without a revision speaks for all revisions.
             for nodes in (self._left.get(named, ()), self._listed.get(named, ()), self._listed.get(model.model_id, ())):
                 for node in nodes:
@@ -314,126 +284,25 @@ class Places:
         size = fleet.size
         model = self._models.get(key) if key is not None else None
         pods = self._pod_column(key) if key is not None else np.zeros(size, dtype=np.int64)
-        peers = _reach(fleet, pods > 0)
+        peers = reach_of(fleet, pods > 0)
         gain_ms = np.zeros(size)
         gain_ms[peers.rack] = costs.rack_gain_ms
         gain_ms[peers.clique] = costs.clique_gain_ms
 
-        with_weights = self._with_weights(model) if model is not None else _nowhere(size)
-        reach = _reach(fleet, with_weights)
-        weights_at = _locations(with_weights, reach)
+        with_weights = self._with_weights(model) if model is not None else nowhere(size)
+        reach = reach_of(fleet, with_weights)
+        weights_at = reach.locations(with_weights)
         fetch_ms_per_byte = 1000.0 / reach.bytes_per_s(links)
         fetch_ms_per_byte[with_weights] = 0
 
-        kv_at = np.full(size, NONE, dtype=np.int64)
-        kv_bytes = np.zeros(size, dtype=np.int64)
-        kv_local_ms = np.zeros(size)
-        kv_move_ms = np.zeros(size)
-        if key is not None and model is not None:
-            groups = sorted(self._groups.get(key, {}).values(), key=lambda g: (-_largest(g), g.key))
-            for group in groups[:_BLOCK_GROUPS_PRICED]:
-                self._add_group(group, model, kv_at, kv_bytes, kv_local_ms, kv_move_ms)
+        kv = self._block_groups.columns(model, node_of_pod=self._node_of_pod)
         return PlaceColumns(
             weights_at=weights_at,
             fetch_ms_per_byte=fetch_ms_per_byte,
-            kv_at=kv_at,
-            kv_bytes=kv_bytes,
-            kv_local_ms=kv_local_ms,
-            kv_move_ms=kv_move_ms,
+            kv_at=kv.kv_at,
+            kv_bytes=kv.kv_bytes,
+            kv_local_ms=kv.kv_local_ms,
+            kv_move_ms=kv.kv_move_ms,
             pods=pods,
             gain_ms=gain_ms,
         )
-
-    def _add_group(
-        self,
-        group: BlockGroupObservation,
-        model: ModelObservation,
-        kv_at: IntArray,
-        kv_bytes: IntArray,
-        kv_local_ms: FloatArray,
-        kv_move_ms: FloatArray,
-    ) -> None:
-        fleet, links, costs = self._fleet, self._settings.links, self._settings.pod_costs
-        holders = _nowhere(fleet.size)
-        load_ms = np.full(fleet.size, math.inf)
-        size_bytes = 0
-        for copy in group.copies:
-            if copy.state not in _SERVING_STATES:
-                continue
-            node = self._node_of_pod.get(_worker_pod(copy.worker))
-            row = fleet.get(node) if node is not None else None
-            if row is None:
-                continue
-            size_bytes = max(size_bytes, copy.size_bytes)
-            holders[row.index] = True
-            bytes_per_s = links.disk_bytes_per_s if copy.tier is Tier.SSD else links.host_bytes_per_s
-            load_ms[row.index] = min(load_ms[row.index], copy.size_bytes / bytes_per_s * 1000)
-        if size_bytes == 0:
-            return
-        reach = _reach(fleet, holders)
-        move_ms = size_bytes * 1000.0 / reach.bytes_per_s(links)
-        recompute_ms = math.inf
-        if model.kv_bytes_per_token:
-            recompute_ms = size_bytes / model.kv_bytes_per_token / costs.prefill_tokens_per_s * 1000
-        moved = ~holders & (move_ms <= recompute_ms)
-        kv_local_ms += np.where(holders, np.where(holders, load_ms, 0), np.where(moved, 0, recompute_ms))
-        kv_move_ms += np.where(moved, move_ms, 0)
-        kv_bytes += np.where(holders, size_bytes, 0)
-        np.minimum(kv_at, _locations(holders, reach), out=kv_at)
-
-
-def _worker_pod(worker: str) -> ObjectKey:
-    """The pod in ``<namespace>:<pod>:<rank>``."""
-    namespace, _, rest = worker.partition(":")
-    return ObjectKey(namespace, rest.rpartition(":")[0])
-
-
-def _nowhere(size: int) -> BoolArray:
-    return np.zeros(size, dtype=np.bool_)
-
-
-def _locations(marked: BoolArray, reach: "_Reach") -> IntArray:
-    at = np.full(len(marked), FAR, dtype=np.int64)
-    at[reach.near()] = NEAR
-    at[marked] = ON_NODE
-    return at
-
-
-def _largest(group: BlockGroupObservation) -> int:
-    return max((copy.size_bytes for copy in group.copies), default=0)
-
-
-@dataclass(frozen=True, slots=True)
-class _Reach:
-    """Rows in the same zone, rack and NVLink clique as some marked row, each of shape (rows,)."""
-
-    zone: BoolArray
-    rack: BoolArray
-    clique: BoolArray
-
-    def near(self) -> BoolArray:
-        return self.clique | self.rack
-
-    def bytes_per_s(self, links: LinkSettings) -> FloatArray:
-        """The fastest link from any marked row."""
-        speed = np.full(len(self.zone), links.far_bytes_per_s)
-        for reached, bytes_per_s in (
-            (self.zone, links.zone_bytes_per_s),
-            (self.rack, links.rack_bytes_per_s),
-            (self.clique, links.clique_bytes_per_s),
-        ):
-            np.maximum(speed, bytes_per_s, out=speed, where=reached)
-        return speed
-
-
-def _reach(fleet: Fleet, marked: BoolArray) -> _Reach:
-    rows = np.flatnonzero(marked)
-    return _Reach(*(_shares(codes, rows, fleet.codes) for codes in (fleet.zone, fleet.rack, fleet.clique)))
-
-
-def _shares(codes: IntArray, rows: IntArray, count: int) -> BoolArray:
-    """Rows whose code is that of some of the given rows; there are ``count`` codes."""
-    table = np.zeros(count + 1, dtype=np.bool_)  # the last entry is what NO_CODE reads
-    table[codes[rows]] = True
-    table[NO_CODE] = False
-    return table[codes]
