@@ -72,6 +72,17 @@ class KvFollowers:
     def __len__(self) -> int:
         return len(self._followers)
 
+    def follow_again(self, worker: str) -> bool:
+        """Forget what a worker told and learn it anew from its replay: what was believed of it has proved wrong.
+
+        Returns: False where nobody can be asked: what would be forgotten would never be told again.
+        """
+        follower = self._followers.get(worker)
+        if follower is None or follower.target.replay_address is None:
+            return False
+        self._target_changed(worker, follower.target)
+        return True
+
     async def run(self) -> Never:
         """Follow until cancelled."""
         context = zmq.asyncio.Context()

@@ -1,9 +1,10 @@
 """KV events of workers go into the engine's ``Placer``: who holds which blocks is then known, not estimated."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, Final, Protocol
 
+import structlog
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
@@ -13,6 +14,8 @@ from kvaware_engine.blocks.events import BlockEvent
 from kvaware_engine.blocks.residency import Applied
 
 __all__ = ["KvFeed"]
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 RESULTS: Final = tuple(field.name for field in fields(Applied))
 """What may become of blocks: ``stored``, ``removed``, ``orphaned`` and so on."""
@@ -49,6 +52,7 @@ class KvFeed:
         self._placer = placer
         self._clock = clock
         self._blocks = dict.fromkeys(RESULTS, 0)
+        self._asked_anew = 0
         self.followers = KvFollowers(self, membership=membership, settings=settings, clock=clock)
 
     def blocks(self, worker: str, events: Sequence[BlockEvent]) -> None:
@@ -65,6 +69,13 @@ class KvFeed:
         """See ``BlockSink``."""
         self._placer.events_ended(worker, now_s=self._clock())
 
+    def ask_anew(self, workers: Iterable[str]) -> None:
+        """Requests find less than half of what these told: what they hold is learnt again, where they can be asked."""
+        for worker in workers:
+            if self.followers.follow_again(worker):
+                self._asked_anew += 1
+                log.warning("requests find less than half of what a worker told, it is asked anew", worker=worker)
+
     def metrics(self) -> Iterator[Metric]:
         """What is followed, and what came of it."""
         counts, connected = self.followers.counts, self.followers.connected()
@@ -74,6 +85,8 @@ class KvFeed:
         streams.add_metric(["unconnected"], len(self.followers) - connected)
         yield streams
         yield counter("kvaware_kv_events", "KV events applied.", counts.events)
+        text = "Times that a worker was asked anew, since requests found less than half of what it had told."
+        yield counter("kvaware_kv_events_asked_anew", text, self._asked_anew)
         yield _by("kvaware_kv_blocks", "Blocks that KV events name, by what became of them.", "result", self._blocks)
         yield _by("kvaware_kv_event_gaps", "Gaps in workers' KV events, by what became of them.", "result", counts.gaps)
         yield _by("kvaware_kv_event_replays", "Replays of lost KV events, by how they ended.", "result", counts.replays)

@@ -96,6 +96,9 @@ class RequestsPart:
     def tick(self, now_s: float) -> None:
         """Once a second."""
         self.placing.tick(now_s)
+        doubted = self.placer.take_doubted()
+        if self.kv is not None:
+            self.kv.ask_anew(doubted)
 
     def uses(self, now_s: float) -> Sequence[RequestUse]:
         """What the tenants that quotas name have of requests."""

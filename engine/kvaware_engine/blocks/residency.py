@@ -5,6 +5,7 @@ engine's name is kept per worker and cache group as long as any tier holds the b
 is told twice is there once, and its first removal ends it.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, assert_never
@@ -69,9 +70,11 @@ class Applied:
 class WorkerBlocks:
     """What one worker told."""
 
-    __slots__ = ("orphans", "places", "sparse_groups", "stale")
+    __slots__ = ("block_tokens", "orphans", "places", "sparse_groups", "stale")
 
     def __init__(self, settings: IndexSettings) -> None:
+        self.block_tokens: int | None = None
+        """As its last event said; None: none has."""
         self.places: dict[int | None, Places] = {}
         """Cache group → engine hash → place."""
         self.sparse_groups: set[int | None] = set()
@@ -84,11 +87,13 @@ class WorkerBlocks:
 class Residency:
     """Of one model's workers. It is in the budget of the index."""
 
-    __slots__ = ("_index", "_model", "_revision", "_roots", "_settings", "_workers", "block_tokens")
+    __slots__ = ("_block_sizes", "_index", "_model", "_revision", "_roots", "_settings", "_workers", "block_tokens")
 
     def __init__(self, index: BlockIndex, *, model: ObjectKey, revision: str, settings: IndexSettings) -> None:
         self.block_tokens: int | None = None
-        """As the last event said; None: none has."""
+        """As the events of most workers say, of each its last; None: none has. One that differs from the others changes
+        nothing for them."""
+        self._block_sizes: Counter[int] = Counter()
         self._index = index
         self._model = model
         self._revision = revision
@@ -170,7 +175,21 @@ class Residency:
         return row if self._index.tree.generation[row] == place >> GENERATION_SHIFT else None
 
     def _cleared(self, slot: int) -> None:
-        self._workers.pop(slot, None)
+        own = self._workers.pop(slot, None)
+        if own is not None and own.block_tokens is not None:
+            self._count_size(own, None)
+
+    def _count_size(self, own: WorkerBlocks, tokens: int | None) -> None:
+        """A worker's blocks have another size; None: it tells nothing any more. The last size known holds for all."""
+        sizes = self._block_sizes
+        if own.block_tokens is not None:
+            sizes[own.block_tokens] -= 1
+        if tokens is not None:
+            sizes[tokens] += 1
+        own.block_tokens = tokens
+        self._block_sizes = +sizes
+        if self._block_sizes and self._block_sizes[self.block_tokens or 0] < max(self._block_sizes.values()):
+            self.block_tokens = self._block_sizes.most_common(1)[0][0]
 
     def _stored(self, slot: int, event: BlocksStored, applied: Applied) -> None:
         own = self._workers.get(slot)
@@ -188,7 +207,8 @@ class Residency:
         if not blocks or event.block_tokens < 1 or len(event.token_ids) != blocks * event.block_tokens:
             applied.malformed += max(1, blocks)
             return
-        self.block_tokens = event.block_tokens
+        if event.block_tokens != own.block_tokens:
+            self._count_size(own, event.block_tokens)
         placed = self._placed(slot, own, event, applied)
         if placed and own.orphans.blocks:
             self._adopt(slot, own, event, applied)

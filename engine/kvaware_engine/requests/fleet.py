@@ -304,12 +304,14 @@ class WorkerFleet:
         self._measure_pools()
         return FleetChange.FORGOTTEN
 
-    def follow_events(self, worker: str, *, followed: bool) -> None:
-        """Whether its KV events are followed now."""
+    def follow_events(self, worker: str, *, followed: bool) -> bool:
+        """Whether its KV events are followed now. Returns: whether that is new."""
         slot = self.slot_of.get(worker)
-        if slot is not None and self._seen[slot].events_followed != followed:
-            self._seen[slot].events_followed = followed
-            self._take_over(self._there(slot), self._seen[slot])
+        if slot is None or self._seen[slot].events_followed == followed:
+            return False
+        self._seen[slot].events_followed = followed
+        self._take_over(self._there(slot), self._seen[slot])
+        return True
 
     def refresh(self, now_s: float) -> None:
         """Bring confidence, time-outs and marks to now. Before figures are read; 0.2 µs where nothing is due."""

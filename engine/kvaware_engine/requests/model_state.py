@@ -22,6 +22,7 @@ from kvaware_engine.requests.links import NodeLinks
 from kvaware_engine.requests.roles import DECODE, PREFILL
 from kvaware_engine.requests.rows import BARRED, KV_TOTAL
 from kvaware_engine.requests.settings import RequestSettings
+from kvaware_engine.requests.trust import Trust
 from kvaware_engine.requests.words import (
     BlockGroup,
     FloatArray,
@@ -43,7 +44,7 @@ _ROOTS_KEPT: Final = 1024
 class ModelState:
     """Changed by its owner, ``Placer``, alone."""
 
-    __slots__ = ("_roots", "fleet", "history", "index", "observation", "policy", "residency", "settings")
+    __slots__ = ("_roots", "_text_trust", "fleet", "history", "index", "observation", "policy", "residency", "settings")
 
     def __init__(
         self,
@@ -107,6 +108,8 @@ class ModelState:
                 # The last token of a prompt is always computed: the first token of the answer is drawn from it.
                 deepest_tokens = float(most)
                 matched[matched > np.array(deepest_tokens)] = deepest_tokens
+            if self._text_trust and demand.precision is Precision.APPROXIMATE:
+                deepest_tokens = self._as_texts_prove(matched)
             if match.lower:
                 lower = {slot: (cpu * tokens, ssd * tokens) for slot, (cpu, ssd) in match.lower.items()}
         candidates = Candidates(
@@ -223,6 +226,36 @@ class ModelState:
             else:
                 self.index.end(each, keep=False)
 
+    def verify(self, worker: str, demand: RequestDemand, *, predicted_tokens: float, cached_tokens: float) -> bool:
+        """Compare what a request found with what was known of its worker's blocks.
+
+        What a worker was sent is forgotten when it proves wrong too often. What it told itself is not: it would never
+        be told again. Texts at a worker that tells are judged apart: they never meet what it tells.
+
+        Returns: Whether the worker is to be asked anew what it holds.
+        """
+        slot = self.fleet.slot_of.get(worker)
+        facts = None if slot is None else self.fleet.facts[slot]
+        if slot is None or facts is None:
+            return False
+        if facts.publishes_events and precision_at(facts, demand) is Precision.APPROXIMATE:
+            self._text_trust.setdefault(slot, Trust()).verify(predicted_tokens, cached_tokens)
+            return False
+        wrong = self.fleet.verify_hits(worker, predicted_tokens=predicted_tokens, cached_tokens=cached_tokens)
+        if wrong and not facts.publishes_events:
+            self.forget_blocks(slot)
+            return False
+        return wrong
+
+    def _cleared(self, slot: int) -> None:
+        self._text_trust.pop(slot, None)
+
+    def _as_texts_prove(self, matched: FloatArray) -> float:
+        """Take off what texts do not find at workers that tell of token ids. Returns: The deepest that is left."""
+        for slot, trust in self._text_trust.items():
+            matched[slot] *= trust.ratio
+        return float(matched.max())
+
     def cached_tokens(self, worker: str) -> float:
         """That a worker is known to hold in HBM, by its events or by what it was sent."""
         slot = self.fleet.slot_of.get(worker)
@@ -261,6 +294,9 @@ class ModelState:
         self.history = History(self.index, settings)
         self.residency = Residency(self.index, model=observation.key, revision=observation.revision, settings=settings)
         self._roots: dict[tuple[str | None, str | None], int] = {}
+        self._text_trust: dict[int, Trust] = {}
+        """By slot of a worker whose events are followed: how far texts find there what was assumed of them."""
+        self.index.on_clear(self._cleared)
 
     def _leave(self, budget: IndexBudget) -> None:
         for part in (self.history, self.residency, self.index):

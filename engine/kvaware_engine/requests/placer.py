@@ -87,6 +87,7 @@ class Placer:
         self._models: dict[ObjectKey, ModelState] = {}
         self._places = WorkerPlaces(workers)
         self._now_s = 0.0
+        self._doubted: dict[str, None] = {}
         self._explained: deque[Reservation] = deque()
         """Those whose snapshots are kept, the oldest first."""
 
@@ -134,7 +135,8 @@ class Placer:
         if found is None:
             return Applied()
         state, slot = found
-        state.fleet.follow_events(worker, followed=True)
+        if state.fleet.follow_events(worker, followed=True):
+            state.history.forget(slot)  # from now on it says itself what it holds
         return state.residency.apply(slot, events)
 
     def blocks_lost(self, worker: str, *, now_s: float) -> None:
@@ -152,6 +154,11 @@ class Placer:
         found = self._found(worker)
         if found is not None:
             found[0].fleet.follow_events(worker, followed=False)
+
+    def take_doubted(self) -> list[str]:
+        """Workers of which requests find less than half of what their events told, each once: to be asked anew."""
+        doubted, self._doubted = list(self._doubted), {}
+        return doubted
 
     def tick(self, now_s: float) -> None:
         """Let time pass: what nobody reports on ends."""
@@ -320,7 +327,9 @@ class Placer:
             confidence = placement.confidence_ratio if prefill is None else placement.prefill_confidence_ratio
             if option.action is Action.LOCAL and confidence > 0:
                 # The option's tokens are those expected; what the index said is told by undoing the confidence.
-                self._verify(state, option.worker, predicted_tokens=option.matched_tokens / confidence, cached=cached)
+                predicted = option.matched_tokens / confidence
+                if state.verify(option.worker, reservation.demand, predicted_tokens=predicted, cached_tokens=cached):
+                    self._doubted[option.worker] = None
         if event.ttft_ms is not None and reservation.demand.phase is not Phase.DECODE:
             terms = option.terms
             brought_ms = terms.network + terms.migration + terms.cache_access - option.prefill_ms
@@ -335,12 +344,6 @@ class Placer:
                 uncached_tokens=None if cached is None else reservation.input_tokens - cached,
                 cached_tokens=cached or 0,
             )
-
-    def _verify(self, state: ModelState, worker: str, *, predicted_tokens: float, cached: int) -> None:
-        """Compare what a request found with what the index said; one that is wrong too often is built anew."""
-        fleet = state.fleet
-        if fleet.verify_hits(worker, predicted_tokens=predicted_tokens, cached_tokens=cached):
-            state.forget_blocks(fleet.slot_of[worker])
 
     def _finished(self, state: ModelState, reservation: Reservation, event: PlacementEvent, now_s: float) -> None:
         first_token_at_s = reservation.first_token_at_s

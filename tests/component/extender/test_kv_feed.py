@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+import pytest
 
 from kvaware_cluster import Kind, KvEventSettings, WorkerScrapeSettings
 from kvaware_extender import Extender
@@ -40,14 +41,17 @@ class Served:
         )
         assert status == 202, reply
 
-    async def kv(self, number: int = 0, tokens: list[int] | None = None, **sent: Any) -> dict[str, Any]:
+    async def kv(
+        self, number: int = 0, tokens: list[int] | None = None, *, cached_tokens: int | None = None, **sent: Any
+    ) -> dict[str, Any]:
         """What a placement says of the cache. It is ended at once, so that nothing is expected of it."""
         self._asked += 1
         body = {"request_id": f"r{self._asked}", "model": f"m-{number}", "token_ids": tokens or TOKENS, **sent}
         status, placed = await self.caller.post("/v1/placements", body)
         assert status == 200, placed
         path = f"/v1/placements/{placed['placement_id']}/events"
-        await self.caller.post(path, {"type": "finished", "output_tokens": 1})
+        found = {} if cached_tokens is None else {"cached_tokens": cached_tokens}
+        await self.caller.post(path, {"type": "finished", "output_tokens": 1, **found})
         kv: dict[str, Any] = placed["kv"]
         return kv
 
@@ -98,6 +102,29 @@ async def test_what_a_worker_says_that_it_holds_is_matched_precisely():
         await server.publish(removed(8), removed(7))
         await eventually(gateway.applied(3))
         assert (await gateway.kv())["matched_tokens"] == 96
+
+
+@pytest.mark.parametrize("replay", [True, False])
+async def test_who_emptied_its_cache_without_a_word_is_asked_anew(replay):
+    """vllm-project/aibrix#2287: it is found out by what requests find; who cannot be asked is only believed less."""
+    async with served(replay=replay) as gateway:
+        [server] = gateway.publishers
+        await server.subscribed()
+        await server.publish(stored(range(1, 9)), kept=False)
+        await eventually(gateway.applied(1))
+        await server.publish(stored(range(1, 5)), lost=True)  # what it would tell if it were asked
+        for _ in range(12):
+            assert (await gateway.kv(cached_tokens=0))["precision"] == "precise"
+        if replay:
+            await server.subscribed()
+            await eventually(gateway.applied(2))
+            assert (await gateway.kv())["matched_tokens"] == 64
+        asked = await gateway.caller.metric("kvaware_kv_events_asked_anew_total")
+        kv = gateway.extender.requests.kv
+        assert kv is not None
+        assert (asked, kv.followers.connected(), len(kv.followers)) == (float(replay), 1, 1)
+        if not replay:
+            assert 0 < (await gateway.kv())["matched_tokens"] < 64, "128 tokens, believed by less than half"
 
 
 async def test_a_real_servers_events_are_matched_by_the_tokens_that_it_had():
