@@ -350,9 +350,8 @@ class Placer:
         if first_token_at_s is None and (event.ttft_ms is not None or event.cached_tokens is not None):
             self._first_token(state, reservation, event, now_s)
         output_tokens = event.output_tokens
-        if output_tokens is not None:
-            # What cannot be is not charged: one figure could lock a tenant out for hours.
-            output_tokens = int(min(output_tokens, state.answer_max_tokens(reservation.demand)))
+        if output_tokens is not None and output_tokens <= state.answer_max_tokens(reservation.demand):
+            # What cannot be is neither learned nor charged: one figure could lock a tenant out for hours.
             if first_token_at_s is not None and output_tokens >= _ANSWER_TOKENS_MIN and now_s > first_token_at_s:
                 tpot_ms = (now_s - first_token_at_s) * _MS_PER_S / (output_tokens - 1)
                 state.fleet.learn_decode(reservation.worker, tpot_ms=tpot_ms)
@@ -371,9 +370,11 @@ class Placer:
     ) -> tuple[EventVerdict, Outcome | None]:
         """The worker says no: the next best one, as often as is tried."""
         worker, demand = reservation.worker, reservation.demand
-        if event.worker is not None and event.worker not in {part.worker for part in reservation.parts}:
-            return EventVerdict.REPEATED, reservation.placement  # it is at the next one already
         state = self._models[reservation.model]
+        if event.worker is not None and event.worker not in {part.worker for part in reservation.parts}:
+            if event.worker not in reservation.refused_by and event.worker not in state.fleet.slot_of:
+                return EventVerdict.UNKNOWN_WORKER, None
+            return EventVerdict.REPEATED, reservation.placement  # it is at the next one already
         worker = event.worker or worker
         state.fleet.refused(worker, now_s)
         self._let_go(state, reservation, now_s, keep=False)

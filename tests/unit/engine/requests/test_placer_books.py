@@ -253,6 +253,30 @@ def test_an_explanation_stays_the_same_when_its_request_ends_meanwhile(monkeypat
     assert world.placer.explain(placement.placement_id) == before
 
 
+def test_an_answer_longer_than_can_be_is_neither_learned_nor_charged():
+    """40 of 10,000,000 tokens made every later request seem to fill a whole pool: nobody was served any more."""
+    world = PlacerAtWork(2)
+    limited(world, tokens_per_s=10**6)
+    for number in range(40):
+        world.tells(world.placed(f"r{number}"), EventType.FINISHED, output_tokens=10**7)
+        world.now_s += 1
+    expected = RequestLedgerSettings().expected_output_tokens
+    assert world.placer.lengths.expected(MODEL, "default") == expected
+    assert world.placed("next", expected_output_tokens=None).expected_output_tokens == expected
+
+
+def test_a_refusal_of_a_worker_that_nobody_knows_is_said_to_be_one():
+    world = PlacerAtWork(2)
+    placement = world.placed("r1")
+    verdict, following = world.tells(placement, EventType.REFUSED, worker="ml:nobody:0")
+    assert (verdict, following) == (EventVerdict.UNKNOWN_WORKER, None)
+    refused = placement.option.worker
+    assert world.tells(placement, EventType.REFUSED, worker=refused)[0] is EventVerdict.TAKEN
+    world.workers.expect(refused, None)
+    world.now_s += 3600
+    assert world.tells(placement, EventType.REFUSED, worker=refused)[0] in {EventVerdict.REPEATED, EventVerdict.LATE}
+
+
 def test_the_one_token_of_a_prefill_is_no_answer():
     """Where a gateway places both phases itself: of what is computed twice most answers would seem to have one."""
     world = PlacerAtWork(2)
