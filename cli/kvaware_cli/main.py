@@ -137,7 +137,10 @@ def extender(
         typer.Option(metavar="FILE", help="Credentials for the API server. [default: the pod's account, else yours]"),
     ] = None,
     cluster_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Serve a folder of YAML instead of a Kubernetes cluster.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Serve a folder of YAML, read once at start, instead of a Kubernetes cluster."
+        ),
     ] = None,
     host: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Where the API listens. [default: 127.0.0.1]")

@@ -47,11 +47,19 @@ def print_placement(out: Console, body: Any) -> None:
         print_facts(out, [("", each.answer)], indent=2)
 
 
+def _told(told_tokens: float | None, expected_tokens: float) -> str:
+    if told_tokens is None:
+        return "as others before it"
+    if told_tokens > expected_tokens:
+        return f"the client told {told_tokens:,.0f}, more than can be"
+    return "told by the client"
+
+
 def request_facts(explanation: PlacementExplanation) -> Iterator[Fact]:
     """Which request, what it needs, for whom, by which policy."""
     request = explanation.request
     yield "request", Text.assemble((request.request_id, "bold"), f", placement {explanation.placement_id}")
-    told = "told by the client" if request.output_told else "as others before it"
+    told = _told(request.told_output_tokens, request.expected_output_tokens)
     phase = f", {request.phase} only" if request.phase else ""
     out = f"{request.expected_output_tokens:,.0f} out expected ({told})"
     yield "needs", f"{request.input_tokens:,} tokens in, {out}{phase}"

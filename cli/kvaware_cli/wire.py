@@ -273,7 +273,7 @@ class PlacementRequest(_Wire):
     tenant: str = ""
     input_tokens: int
     expected_output_tokens: float = 0.0
-    output_told: bool = True
+    told_output_tokens: float | None = None
     priority: int = 0
     phase: str | None = None
     adapter: str | None = None

@@ -50,10 +50,12 @@ def _told(error: ValidationError) -> str:
     """The first fault, with the names that people write."""
     first = error.errors()[0]
     where = ".".join(to_camel(str(part)) for part in first["loc"])
-    if isinstance(first["input"], dict):  # a rule of a group: it names its settings itself, and what came
+    if first["type"] == "value_error" and isinstance(first["input"], dict):
+        # A rule of a group: it names its settings itself, and what came.
         rule = SNAKE.sub(lambda name: to_camel(name[0]), first["msg"].removeprefix("Value error, "))
         return f"setting {where}.{rule}" if where else f"settings: {rule}"
-    return f"setting {where}: {first['msg']}, got {first['input']!r}"
+    told = first["msg"].replace("a valid tuple", "a list")  # Python's word for it
+    return f"setting {where}: {told}, got {first['input']!r}"
 
 
 def _from_file(group: type, path: Path) -> dict[str, Any]:

@@ -95,7 +95,7 @@ def _read(path: Path) -> _File:
         value: Any = yaml.load(content, Loader=yaml.CSafeLoader)
         return _File.model_validate({} if value is None else value)
     except OSError as error:
-        raise ConfigError(f"{path.name}: expected a file that can be read: {error.strerror}") from error
+        raise ConfigError(f"hardware profiles {path}: expected a file that can be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeError) as error:
         raise ConfigError(f"{path.name}: expected YAML: {error}") from error
     except ValidationError as error:

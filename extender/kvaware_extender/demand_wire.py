@@ -172,6 +172,8 @@ def read(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
         raise WireError(_told(str(e), bytes(body), sorted(_fields(decoder.type)))) from e
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
         sent = bytes(body)
+        if not sent:
+            raise WireError("expected a JSON object, got an empty body") from e
         mended = HALF_A_PAIR.sub(rb"\\ufffd", sent)
         if mended != sent:
             return read(decoder, mended)

@@ -113,7 +113,7 @@ def _summary(placement: Placement, snapshot: Snapshot) -> RequestSummary:
         tenant=demand.tenant,
         input_tokens=demand.input_tokens,
         expected_output_tokens=snapshot.candidates.expected_output_tokens,
-        output_told=demand.expected_output_tokens is not None,
+        told_output_tokens=demand.expected_output_tokens,
         priority=demand.priority,
         phase=demand.phase,
         adapter=demand.adapter,

@@ -144,8 +144,8 @@ class RequestSummary:
     tenant: str
     input_tokens: int
     expected_output_tokens: float
-    output_told: bool
-    """The client said how much; else it is a quantile of what was observed."""
+    told_output_tokens: int | None
+    """As the client said, which may be more than can be; None: it did not."""
     priority: int
     phase: Phase | None
     adapter: str | None

@@ -38,6 +38,9 @@ class Route:
 
 
 def add_routes(app: web.Application, routes: tuple[Route, ...]) -> None:
-    """Register the routes."""
+    """Register the routes. What can be got can be asked for by HEAD too: some load balancers probe so."""
     for route in routes:
-        app.router.add_route(route.method, route.path, route.handler)
+        if route.method == "GET" and route.frames is None:
+            app.router.add_get(route.path, route.handler)
+        else:
+            app.router.add_route(route.method, route.path, route.handler)

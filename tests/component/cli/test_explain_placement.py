@@ -28,7 +28,7 @@ def answer() -> tuple[int, Any]:
             "tenant": "acme",
             "input_tokens": 12_000,
             "expected_output_tokens": 200,
-            "output_told": True,
+            "told_output_tokens": 300,
             "priority": 0,
             "phase": None,
             "adapter": None,

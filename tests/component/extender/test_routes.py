@@ -2,6 +2,7 @@
 
 import io
 
+import aiohttp
 import orjson
 import pytest
 
@@ -149,6 +150,13 @@ async def test_unknown_paths_and_wrong_methods_have_the_error_shape(cluster):
         assert (status, reply["error"]["code"]) == (404, "NotFound")
         status, reply = await caller.get("/scheduler/filter")
         assert status == 404, "the verbs are on their own listener alone"
+
+
+async def test_what_can_be_got_can_be_probed_by_head(cluster):
+    async with serving(cluster) as caller, aiohttp.ClientSession() as session:
+        for path in ("/livez", "/readyz", "/metrics", "/v1/nodes"):
+            async with session.head(caller.api + path) as answer:
+                assert (answer.status, await answer.read()) == (200, b""), path
 
 
 async def test_the_description_lists_every_route_of_both_listeners(cluster):

@@ -116,6 +116,11 @@ def test_a_file_has_camel_case_keys_and_variables_override_it(tmp_path):
         pytest.param("apiPort: 70000", "setting apiPort", id="no such port"),
         pytest.param("bindTimeoutS: -1", "setting bindTimeoutS", id="negative time"),
         pytest.param("engine: {intentTtlS: soon}", "setting engine.intentTtlS", id="words for a number"),
+        pytest.param(
+            "heartbeat: {audiences: {a: b}}",
+            "setting heartbeat.audiences: Input should be a list, got {'a': 'b'}",
+            id="keys for a list",
+        ),
         pytest.param("a: [", "cannot be read", id="not YAML"),
         pytest.param("gateway: {defaultTenant: ''}", "setting gateway.defaultTenant", id="a tenant without a name"),
         pytest.param("requests: {ledger: {ttlS: 0}}", "setting requests.ledger.ttlS", id="reservations of no length"),
