@@ -6,10 +6,8 @@ What is reserved is in ``fleet_charges.py``, what is on its way in ``fleet_links
 
 from dataclasses import dataclass
 from enum import StrEnum
-from math import inf, isnan, nan
+from math import inf
 from typing import Final, cast
-
-import numpy as np
 
 from kvaware_engine.observations import ModelObservation, NodeObservation, ObjectKey
 from kvaware_engine.profile_book import ProfileBook
@@ -26,6 +24,7 @@ from kvaware_engine.requests.fleet_links import FleetLinks
 from kvaware_engine.requests.hardware_classes import HardwareClasses
 from kvaware_engine.requests.links import NodeLinks
 from kvaware_engine.requests.reach import Reach
+from kvaware_engine.requests.reported_figures import ReportedFigures
 from kvaware_engine.requests.risk import Risk
 from kvaware_engine.requests.roles import DECODE, Roles
 from kvaware_engine.requests.settings import RequestSettings
@@ -116,10 +115,9 @@ class WorkerFleet:
         self._seen: dict[int, _Seen] = {}
         self._reserved: set[int] = set()
         """Slots of those that are for some tenants alone."""
-        self._reuse_total = 0.0
-        """Sum of REUSE_RATIO."""
         self._hardware = HardwareClasses(profiles)
         self._standing = Standing(reports or WorkerSettings(), refusal_mark_s=settings.costs.refusal_mark_s)
+        self._reported = ReportedFigures(unknown_reuse_ratio=settings.costs.unknown_reuse_ratio)
         self._risk = Risk(settings.costs.refused_ms)
         self._links = FleetLinks(links or NodeLinks())
         self._congestion = Congestion(settings.costs)
@@ -179,7 +177,7 @@ class WorkerFleet:
     @property
     def reuse_ratio(self) -> float | None:
         """Chance that what is cached is asked for again, 0..1: the mean of all workers; None: there is none."""
-        return self._reuse_total / len(self.slot_of) if self.slot_of else None
+        return self._reported.reuse_total / len(self.slot_of) if self.slot_of else None
 
     @property
     def reserves(self) -> bool:
@@ -298,7 +296,7 @@ class WorkerFleet:
         self._block_sizes.count(self._seen.pop(slot).view, None)
         self.block_tokens = self._block_sizes.common_tokens
         self._set_facts(slot, None)
-        self._reuse_total -= self.figures.item(Figure.REUSE_RATIO, slot)
+        self._reported.leave(slot)
         blank(self.figures, slot)
         self._reserved.discard(slot)
         self._measure_pools()
@@ -415,6 +413,7 @@ class WorkerFleet:
         self.facts += (None,) * (slots - before)
         self._reach = self._roles = None
         self._standing.grow(slots)
+        self._reported.grow(figures)
         self._charges.grow(figures)
         self._links.grow(row(figures, Figure.LINK_BYTES_IN_FLIGHT))
         self._risk.ms = row(figures, Figure.RISK_MS)
@@ -454,24 +453,7 @@ class WorkerFleet:
         )
         if facts != self.facts[slot]:
             self._set_facts(slot, facts)
-        reuse = view.prefix_hit_ratio
-        if reuse is None:
-            reuse = self._settings.costs.unknown_reuse_ratio
-        figures = self.figures
-        figures[Figure.KV_TOTAL_TOKENS, slot] = column.kv_total_tokens
-        self._reuse_total += reuse - figures.item(Figure.REUSE_RATIO, slot)
-        figures[Figure.REUSE_RATIO, slot] = reuse
-        share = _displaced_ratio(seen.cached_tokens, column.kv_free_tokens)
-        figures[Figure.PRESSURE_MS_PER_TOKEN, slot] = share * reuse * column.hardware.recompute_ms_per_token
-        figures[Figure.HARDWARE_CLASS, slot] = column.hardware.index
-        figures[Figure.OBSERVED_AT_S, slot] = seen.times.any_at_s if seen.times.any_at_s > -inf else nan
-        for figure, value in (
-            (Figure.GPU_UTILIZATION_RATIO, view.gpu_utilization_ratio),
-            (Figure.HBM_USED_BYTES, view.hbm_used_bytes),
-            (Figure.CPU_FREE_BYTES, view.cpu_tier_free_bytes),
-            (Figure.SSD_FREE_BYTES, view.ssd_tier_free_bytes),
-        ):
-            figures[figure, slot] = nan if value is None else value
+        self._reported.write(column, view, seen.times, seen.cached_tokens)
         self._measure_pools()
         if seen.reserved_for is None:
             self._reserved.discard(slot)
@@ -490,21 +472,4 @@ class WorkerFleet:
         self._reach = self._roles = None
 
     def _measure_pools(self) -> None:
-        pools = self.figures[Figure.KV_TOTAL_TOKENS]
-        self.smallest_pool_tokens = float(np.fmin.reduce(pools, initial=inf))
-        self.largest_pool_tokens = float(np.fmax.reduce(pools, initial=-inf))
-        if self.largest_pool_tokens < 0:
-            self.largest_pool_tokens = inf
-
-
-def _displaced_ratio(cached_tokens: float | None, free_tokens: float) -> float:
-    """Which share of new tokens displaces cached ones: a pool that never filled gives room for nothing.
-
-    Args:
-        cached_tokens: That are free to be displaced and worth something; None: unknown.
-        free_tokens: Not held by what runs; NaN: unknown.
-    Returns: 0..1; where it cannot be told, 1.
-    """
-    if cached_tokens is None or isnan(free_tokens) or free_tokens <= 0:
-        return 1.0
-    return min(1.0, cached_tokens / free_tokens)
+        self.smallest_pool_tokens, self.largest_pool_tokens = self._reported.pools_tokens()
