@@ -19,6 +19,8 @@ ENVIRONMENT = REPOSITORY / "build" / "vllm" / "venv"
 QUIET_S = 0.5
 """An idle engine publishes nothing, and what it published arrives within milliseconds."""
 SETTLE_S = 30.0
+FOLLOWED_S = 120.0
+"""Whoever was away for long is scraped every 30 s only."""
 
 
 @dataclass
@@ -62,7 +64,7 @@ class Site:
             reporting = [each for each in self.extender.get("/v1/workers")["items"] if each["reporting"]]
             return len(reporting) == self.extender.metric("kvaware_kv_event_streams", state="connected") == 2
 
-        eventually(followed, SETTLE_S, "both engines report and are followed")
+        eventually(followed, FOLLOWED_S, "both engines report and are followed")
 
 
 @pytest.fixture(scope="session")

@@ -150,13 +150,13 @@ def test_metrics_of_a_busy_engine_are_understood(site) -> None:
     eventually(lambda: figures() == (0, 0, BLOCKS), 20, "it is idle again")
 
 
-@pytest.mark.parametrize(("at_once", "off_max_ratio"), [(1, 0.0), (8, 0.1)])
+@pytest.mark.parametrize(("at_once", "off_max_ratio"), [(1, 0.0), (4, 0.1)])
 def test_under_mixed_load_predictions_hold(site, at_once: int, off_max_ratio: float, capsys) -> None:
     """Prompts that share prefixes, more of them than the caches hold.
 
     One at a time nothing may be wrong. Of several at once some are: what the others in flight displace happens after a
     prompt is placed, and nobody could know it then. Only a prompt whose prefix is the longest unused is hit, so these
-    are few: of 60, 8 at once, 0 to 1 were seen.
+    are few: of 60, 4 at once, 0 to 1 were seen, 8 at once up to 3.
     """
     rng = random.Random(at_once)  # noqa: S311  # a load, not a secret
     prefixes = [site.prompt(blocks * BLOCK_TOKENS) for blocks in (4, 8, 12, 16, 20, 24)]
@@ -175,3 +175,36 @@ def test_under_mixed_load_predictions_hold(site, at_once: int, off_max_ratio: fl
     assert {each.worker for each in sent} == {each.worker for each in site.engines}
     assert found_ratio > 0.4
     assert sum(map(bool, off)) <= off_max_ratio * len(off)
+
+
+def test_restarted_engines_are_expected_to_hold_nothing(site) -> None:
+    """One whose new container the API server shows, and one that only its events tell of.
+
+    The first event after a reconnection may be lost, for a subscription takes a moment longer than its connection; the
+    sequence of the next one shows it, and a replay brings both.
+    """
+    shown, silent = site.engines
+    prefix = site.prompt(6 * BLOCK_TOKENS)
+    for engine in site.engines:
+        site.gateway.send([*prefix, *MORE], to=engine)
+    site.settle()
+    assert {site.gateway.predicted([*prefix, *MORE], engine) for engine in site.engines} == {len(prefix)}
+    # when
+    for engine in site.engines:
+        engine.stop()
+    for engine in site.engines:
+        engine.start()
+    for engine in site.engines:
+        engine.wait_ready()
+    site.cluster.show(shown)
+    site.wait_until_followed()
+    for _ in range(2):
+        site.gateway.send(site.prompt(BLOCK_TOKENS), to=silent)
+        site.settle()
+    # then
+    for engine in site.engines:
+        sent = site.gateway.send([*prefix, *MORE], to=engine)
+        assert (sent.worker, sent.predicted_tokens, sent.found_tokens) == (engine.worker, 0, 0)
+        site.settle()
+        again = site.gateway.send([*prefix, 200], to=engine)
+        assert again.predicted_tokens == again.found_tokens == len(prefix)
