@@ -291,6 +291,7 @@ class RequestLedger:
             reservation.forget_snapshot()
         ended = self._ended
         ended[placement_id] = reservation
+        ended.move_to_end(placement_id)  # an attempt that was refused before has a place already
         if len(ended) > self._kept:
             ended.popitem(last=False)
         return True

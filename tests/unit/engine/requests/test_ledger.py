@@ -88,6 +88,23 @@ def test_a_key_may_be_used_again_once_its_request_ended():
     assert book.find(first.placement_id) is first, "and events of the first are still told from those of the second"
 
 
+def test_a_request_that_was_refused_once_is_remembered_from_its_own_end_on():
+    """Each attempt is a reservation under the same placement id: the place of the first is not that of the last."""
+    book = ledger(kept=3)
+    first = reserved(book)
+    book.release(first, 1.0)
+    for number in range(2):
+        book.settle(reserved(book, f"other{number}"), 2.0)
+    again = replace(first, ending=None, ended_at_s=None, attempt=2)
+    book.reserve(again)
+    book.settle(again, 3.0)
+    for number in range(2):
+        book.settle(reserved(book, f"later{number}"), 4.0)
+        assert book.find(again.placement_id) is again, f"{number + 1} of 3 ended since"
+    book.settle(reserved(book, "later2"), 4.0)
+    assert book.find(again.placement_id) is None
+
+
 @pytest.mark.parametrize(
     ("change", "same"),
     [
