@@ -19,7 +19,7 @@ SLACK_RATIO: Final = 1e-15
 class Bucket:
     """Amounts per second, of which ``depth_s`` seconds' worth may come at once. ``now_s`` never goes back."""
 
-    __slots__ = ("_at_s", "_depth_s", "_full_at_s", "rate_per_s")
+    __slots__ = ("_at_s", "_depth_s", "_full_at_s", "_later", "_left_ratio", "rate_per_s")
 
     def __init__(self, rate_per_s: float, *, depth_s: float) -> None:
         """A full one.
@@ -36,6 +36,10 @@ class Bucket:
         self._full_at_s = -inf
         self._at_s = -inf
         """When it was charged last: until then the present rate is not known to have held."""
+        self._later: Bucket | None = None
+        """The one of the next rate, which goes on from here."""
+        self._left_ratio = 1.0
+        """How much of a time that was taken here it takes there."""
 
     @property
     def depth(self) -> float:
@@ -66,16 +70,41 @@ class Bucket:
         self._full_at_s = max(self._full_at_s, now_s) + amount / self.rate_per_s
         self._at_s = now_s
 
-    def refund(self, amount: float) -> None:
-        """Give back what was charged and not used; nothing overflows."""
-        self._full_at_s -= amount / self.rate_per_s
+    @property
+    def latest(self) -> "Bucket":
+        """The one that goes on from here: itself, unless the rate changed."""
+        bucket = self
+        while bucket._later is not None:
+            bucket = bucket._later
+        return bucket
 
-    def change_rate(self, rate_per_s: float) -> None:
+    def refund(self, amount: float) -> None:
+        """Give back what was charged here and not used; nothing overflows.
+
+        The latest gets back as long as the amount takes there now. A second's worth of a high rate would fill one of a
+        low rate for hours.
+        """
+        bucket, taken_s = self, amount / self.rate_per_s
+        while bucket._later is not None:
+            taken_s *= bucket._left_ratio
+            bucket = bucket._later
+        bucket._full_at_s -= taken_s  # noqa: SLF001 - of its own class
+
+    def at_rate(self, rate_per_s: float) -> "Bucket":
         """Another limit: what was taken stays taken, and nobody waits longer for it than before.
 
         At a higher rate it comes back sooner. At a lower one the same amount would take longer: a tenant whose limit
         falls to a hundredth would be shut out for a hundred times as long for what it was allowed.
+
+        Returns: What takes this one's place, and is known here: what was charged here can still be given back.
         """
-        if rate_per_s > self.rate_per_s and self._full_at_s > self._at_s:
-            self._full_at_s = self._at_s + (self._full_at_s - self._at_s) * self.rate_per_s / rate_per_s
-        self.rate_per_s = rate_per_s
+        if rate_per_s == self.rate_per_s:
+            return self
+        later = Bucket(rate_per_s, depth_s=self._depth_s)
+        self._left_ratio = min(1.0, self.rate_per_s / rate_per_s)
+        later._at_s = self._at_s
+        later._full_at_s = self._full_at_s
+        if self._full_at_s > self._at_s:
+            later._full_at_s = self._at_s + (self._full_at_s - self._at_s) * self._left_ratio
+        self._later = later
+        return later

@@ -210,7 +210,6 @@ def reserve(
         output,
         tokens + output,
         option.transfer_bytes,
-        tokens + expected,
         attempt,
     )
     if prefill is not None and first is not None:

@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from kvaware_engine.observations import ObjectKey
 from kvaware_engine.requests.settings import RequestLedgerSettings
+from kvaware_engine.requests.tenant_limits import Charge
 from kvaware_engine.requests.words import Placement, RequestDemand
 
 __all__ = ["Ending", "RequestLedger", "Reservation", "same_demand"]
@@ -61,8 +62,6 @@ class Reservation:
     """Of its KV pool: prompt and expected output."""
     transfer_bytes: int = 0
     """That it brings over the worker's network link."""
-    charged_tokens: float = 0
-    """What its tenant's rate was charged: prompt and expected output."""
     attempt: int = 1
     prefill: "Reservation | None" = None
     """Where the prompt is computed, when that is another worker; then this one is where it is decoded."""
@@ -76,6 +75,8 @@ class Reservation:
     """The placement as it was decided, which is explained; None: ``placement``, it has not moved."""
     copies: int = 0
     """Under way for it, and counted for its tenant."""
+    charge: Charge | None = None
+    """What its tenant's rates were charged; None: nothing."""
     # marks
     expires_at_s: float = 0.0
     prefilled: bool = False

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from kvaware_engine.observations import TenantQuotaObservation
 from kvaware_engine.requests.settings import RequestLedgerSettings
-from kvaware_engine.requests.tenant_limits import Limit, LimitRefusal, LimitView, TenantLimits
+from kvaware_engine.requests.tenant_limits import Charge, Limit, LimitRefusal, LimitView, TenantLimits
 
-__all__ = ["Limit", "LimitRefusal", "LimitView", "RequestLimits", "RequestUse"]
+__all__ = ["Charge", "Limit", "LimitRefusal", "LimitView", "RequestLimits", "RequestUse"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class RequestLimits:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def admit(self, tenant: str, *, tokens: float, priority: int, now_s: float) -> LimitRefusal | None:
+    def admit(self, tenant: str, *, tokens: float, priority: int, now_s: float) -> LimitRefusal | Charge | None:
         """Check all limits, then charge all, or none (BerriAI/litellm#39309).
 
         Args:
@@ -83,22 +83,17 @@ class RequestLimits:
             tokens: Prompt and expected output, above 0.
             priority: See the module.
             now_s: Now.
-        Returns: None: it is admitted and counts as in flight until ``release`` or ``undo``.
+        Returns: A refusal; or what was charged, None where no rate is limited: it is admitted and counts as in flight
+            until ``release`` or ``undo``.
         """
-        limits = self._limits.get(tenant)
+        limits, charge = self._limits.get(tenant), None
         if limits is not None:
             in_flight = self._in_flight.get(tenant, 0)
-            refusal = limits.admit(tenant, tokens=tokens, in_flight=in_flight, priority=priority, now_s=now_s)
-            if refusal is not None:
-                return refusal
+            charge = limits.admit(tenant, tokens=tokens, in_flight=in_flight, priority=priority, now_s=now_s)
+            if isinstance(charge, LimitRefusal):
+                return charge
         self._in_flight[tenant] = self._in_flight.get(tenant, 0) + 1
-        return None
-
-    def settle(self, tenant: str, *, charged_tokens: float, actual_tokens: float, now_s: float) -> None:
-        """A request used other tokens than expected: give the difference back, or take more."""
-        limits = self._limits.get(tenant)
-        if limits is not None:
-            limits.settle(charged_tokens=charged_tokens, actual_tokens=actual_tokens, now_s=now_s)
+        return charge
 
     def release(self, tenant: str) -> None:
         """A request of it is no longer in flight."""
@@ -106,12 +101,11 @@ class RequestLimits:
         if not self._in_flight[tenant]:
             del self._in_flight[tenant]
 
-    def undo(self, tenant: str, *, tokens: float) -> None:
+    def undo(self, tenant: str, charge: Charge | None) -> None:
         """A request that was admitted could not be placed: it cost nothing."""
         self.release(tenant)
-        limits = self._limits.get(tenant)
-        if limits is not None:
-            limits.undo(tokens=tokens)
+        if charge is not None:
+            charge.undo()
 
     def control(self, tenant: str, now_s: float) -> LimitRefusal | None:
         """Admit and charge one call that places nothing."""

@@ -24,7 +24,7 @@ from kvaware_engine.requests.fit import precision_at
 from kvaware_engine.requests.fleet import FleetChange
 from kvaware_engine.requests.ledger import Ending, RequestLedger, Reservation, same_demand
 from kvaware_engine.requests.lengths import OutputLengths
-from kvaware_engine.requests.limits import RequestLimits
+from kvaware_engine.requests.limits import LimitRefusal, RequestLimits
 from kvaware_engine.requests.links import NodeLinks
 from kvaware_engine.requests.model_state import ModelState
 from kvaware_engine.requests.rows import CONFIDENCE, REQUESTS
@@ -241,24 +241,25 @@ class Placer:
             return too_long
         expected = self._expected(state, demand)
         tokens = demand.input_tokens + expected
-        limit = self.limits.admit(demand.tenant, tokens=tokens, priority=demand.priority, now_s=now_s)
-        if limit is not None:
+        charge = self.limits.admit(demand.tenant, tokens=tokens, priority=demand.priority, now_s=now_s)
+        if charge is not None and isinstance(charge, LimitRefusal):
             return PlacementRefusal(
                 demand=demand,
                 reason=PlacementReason.TENANT_QUOTA_EXCEEDED,
-                message=limit.message,
-                retryable=limit.retryable,
-                retry_after_s=limit.retry_after_s,
-                details=limit.details,
+                message=charge.message,
+                retryable=charge.retryable,
+                retry_after_s=charge.retry_after_s,
+                details=charge.details,
             )
         try:
             reservation = self._decide(state, demand, expected, now_s)
         except BaseException:
-            self.limits.undo(demand.tenant, tokens=tokens)  # a mistake of ours must not shut its tenant out for good
+            self.limits.undo(demand.tenant, charge)  # a mistake of ours must not shut its tenant out for good
             raise
         if isinstance(reservation, PlacementRefusal):
-            self.limits.undo(demand.tenant, tokens=tokens)
+            self.limits.undo(demand.tenant, charge)
             return reservation
+        reservation.charge = charge
         self.ledger.reserve(reservation)
         return reservation.placement
 
@@ -357,12 +358,8 @@ class Placer:
                 state.fleet.learn_decode(reservation.worker, tpot_ms=tpot_ms)
             if reservation.demand.phase is not Phase.PREFILL:  # its one token is no answer
                 self.lengths.observe(reservation.model, reservation.tenant, output_tokens)
-            self.limits.settle(
-                reservation.tenant,
-                charged_tokens=reservation.charged_tokens,
-                actual_tokens=reservation.input_tokens + output_tokens,
-                now_s=now_s,
-            )
+            if reservation.charge is not None:
+                reservation.charge.settle(actual_tokens=reservation.input_tokens + output_tokens, now_s=now_s)
         self._end(reservation, now_s, self.ledger.settle, keep=True)
 
     def _refused(
@@ -393,12 +390,13 @@ class Placer:
             following = self._decide(state, demand, expected, now_s, after=reservation, refused_by=refused_by)
         if isinstance(following, PlacementRefusal):
             self.ledger.release(reservation, now_s)
-            self.limits.undo(demand.tenant, tokens=reservation.charged_tokens)
+            self.limits.undo(demand.tenant, reservation.charge)
             return EventVerdict.TAKEN, following
         # Its id is the next attempt's, and so is the demand: with its end the hashes must not go. Nobody can ask for
         # what it saw any more.
         reservation.demand, reservation.snapshot = replace(demand, block_hashes=()), None
         self.ledger.release(reservation, now_s)
+        following.charge = reservation.charge
         self.ledger.reserve(following)
         return EventVerdict.TAKEN, following.placement
 

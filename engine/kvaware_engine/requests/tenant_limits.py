@@ -17,7 +17,7 @@ from typing import Final
 from kvaware_engine.observations import Amounts, TenantQuotaObservation
 from kvaware_engine.requests.buckets import Bucket
 
-__all__ = ["Limit", "LimitRefusal", "LimitView", "TenantLimits"]
+__all__ = ["Charge", "Limit", "LimitRefusal", "LimitView", "TenantLimits"]
 
 KEPT_RATIO: Final = 0.25
 """Of each limit, that lower priorities leave to the highest one in use."""
@@ -97,6 +97,38 @@ class LimitRefusal:
         }
 
 
+@dataclass(slots=True)
+class Charge:
+    """What an admitted request took of its tenant's rates: only that can be given back, and only there.
+
+    A limit that came, or came again, after the request has a bucket that it never took anything of.
+    """
+
+    requests: Bucket | None
+    """One was taken of it; None: requests had no rate."""
+    tokens: Bucket | None
+    """None: tokens had no rate."""
+    tokens_taken: float
+
+    def settle(self, *, actual_tokens: float, now_s: float) -> None:
+        """The request used other tokens than expected: give the difference back, or take more."""
+        bucket = self.tokens
+        if bucket is None:
+            return
+        more = actual_tokens - self.tokens_taken
+        if more > 0:
+            bucket.latest.charge(more, now_s)
+        else:
+            bucket.refund(-more)
+
+    def undo(self) -> None:
+        """The request cost nothing."""
+        if self.requests is not None:
+            self.requests.refund(1)
+        if self.tokens is not None:
+            self.tokens.refund(self.tokens_taken)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitView:
     """One limit for ``/v1/tenants``."""
@@ -170,11 +202,13 @@ class TenantLimits:
 
     # -- requests ----------------------------------------------------------------------------------------------------
 
-    def admit(self, tenant: str, *, tokens: float, in_flight: int, priority: int, now_s: float) -> LimitRefusal | None:
+    def admit(
+        self, tenant: str, *, tokens: float, in_flight: int, priority: int, now_s: float
+    ) -> LimitRefusal | Charge | None:
         """Check all limits, then charge the rates, or charge nothing.
 
-        Returns: the limit that it does not fit; of several rates the one that it would wait for longest, and a count
-            before rates: when a request ends nobody knows.
+        Returns: What was charged, None where no rate is limited; or the limit that it does not fit: of several rates
+            the one that it would wait for longest, and a count before rates: when a request ends nobody knows.
         """
         lower = self._is_lower(priority, now_s)
         if self._nothing is not None:
@@ -199,23 +233,7 @@ class TenantLimits:
             requests.charge(1, now_s)
         if by_tokens is not None:
             by_tokens.charge(tokens, now_s)
-        return None
-
-    def settle(self, *, charged_tokens: float, actual_tokens: float, now_s: float) -> None:
-        """A request used other tokens than expected: give the difference back, or take more."""
-        if self.tokens is None:
-            return
-        if actual_tokens > charged_tokens:
-            self.tokens.charge(actual_tokens - charged_tokens, now_s)
-        else:
-            self.tokens.refund(charged_tokens - actual_tokens)
-
-    def undo(self, *, tokens: float) -> None:
-        """An admitted request cost nothing."""
-        if self.requests is not None:
-            self.requests.refund(1)
-        if self.tokens is not None:
-            self.tokens.refund(tokens)
+        return None if requests is None and by_tokens is None else Charge(requests, by_tokens, tokens)
 
     def control_call(self, tenant: str, now_s: float) -> LimitRefusal | None:
         """Take one call out of the control rate, or say why not."""
@@ -286,13 +304,10 @@ class TenantLimits:
 
 
 def _bucket(bucket: Bucket | None, rate_per_s: int | None, depth_s: float) -> Bucket | None:
-    """The bucket of a limit that is set and not 0, the same one where it was so before."""
+    """The bucket of a limit that is set and not 0; it goes on from the one before, if there was one."""
     if not rate_per_s:
         return None
-    if bucket is None:
-        return Bucket(rate_per_s, depth_s=depth_s)
-    bucket.change_rate(rate_per_s)
-    return bucket
+    return Bucket(rate_per_s, depth_s=depth_s) if bucket is None else bucket.at_rate(rate_per_s)
 
 
 def _bytes_left(bucket: Bucket, now_s: float) -> float:

@@ -67,7 +67,7 @@ def test_what_is_kept_for_others_is_not_admitted():
 def test_a_higher_rate_brings_back_sooner_what_was_taken():
     bucket = Bucket(10, depth_s=1)
     bucket.charge(1_000, NOW_S)
-    bucket.change_rate(1_000)
+    bucket = bucket.at_rate(1_000)
     assert bucket.level(NOW_S) == pytest.approx(0)  # 1,000 are still missing, of 1,000
     assert bucket.wait_s(1_000, NOW_S) == pytest.approx(1)
 
@@ -75,9 +75,38 @@ def test_a_higher_rate_brings_back_sooner_what_was_taken():
 def test_a_lower_rate_shuts_nobody_out_for_longer_than_before():
     bucket = Bucket(1_000, depth_s=1)
     bucket.charge(500, NOW_S)
-    bucket.change_rate(10)
+    bucket = bucket.at_rate(10)
     assert bucket.wait_s(10, NOW_S) == pytest.approx(0.5)
     assert bucket.wait_s(5, NOW_S) == 0
+
+
+@given(
+    rates=st.lists(st.integers(1, 10**9), min_size=1, max_size=6),
+    amounts=st.lists(st.floats(1, 1e6), min_size=1, max_size=6),
+    data=st.data(),
+)
+def test_all_that_was_charged_given_back_leaves_a_full_bucket_and_nothing_beyond(rates, amounts, data):
+    """Whatever the rates were and became between: one that gives back cannot take from what others are charged."""
+    bucket, charged = Bucket(rates[0], depth_s=1), []
+    bucket.charge(1, NOW_S)  # stays: what others took
+    for rate in rates:
+        bucket = bucket.at_rate(rate)
+        for amount in data.draw(st.lists(st.sampled_from(amounts), max_size=3)):
+            bucket.charge(amount, NOW_S)
+            charged.append((bucket, amount))
+    others = Bucket(rates[0], depth_s=1)
+    others.charge(1, NOW_S)
+    for rate in rates:
+        others = others.at_rate(rate)
+    for before, amount in charged:
+        before.refund(amount)
+        assert before.latest is bucket
+    assert bucket.level(NOW_S) == pytest.approx(others.level(NOW_S), rel=1e-6, abs=1e-6 * bucket.rate_per_s)
+
+
+def test_the_same_rate_is_the_same_bucket():
+    bucket = Bucket(10, depth_s=1)
+    assert bucket.at_rate(10) is bucket.latest is bucket
 
 
 @pytest.mark.parametrize("rate", [0, -1, nan, inf])

@@ -6,7 +6,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from kvaware_engine.observations import ObjectKey
 from kvaware_engine.requests.ledger import Ending, RequestLedger, Reservation
-from kvaware_engine.requests.limits import RequestLimits
+from kvaware_engine.requests.limits import LimitRefusal, RequestLimits
 from kvaware_engine.requests.settings import RequestLedgerSettings
 from kvaware_engine.requests.words import RequestDemand
 from kvaware_testing.builders import quota
@@ -42,7 +42,7 @@ class Requests(RuleBasedStateMachine):
     def place(self, tenant: str, request: int, worker: str, prefill: str | None) -> None:
         if self.ledger.in_flight(tenant, f"r{request}") is not None:
             return
-        if self.limits.admit(tenant, tokens=10, priority=0, now_s=self.now_s) is not None:
+        if isinstance(self.limits.admit(tenant, tokens=10, priority=0, now_s=self.now_s), LimitRefusal):
             return
         demand = RequestDemand(request_id=f"r{request}", model=MODEL, tenant=tenant, input_tokens=1)
         placement_id = self.ledger.new_id()

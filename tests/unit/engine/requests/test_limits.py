@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvaware_engine.observations import TenantQuotaObservation
-from kvaware_engine.requests.limits import Limit, LimitRefusal, RequestLimits
+from kvaware_engine.requests.limits import Charge, Limit, LimitRefusal, RequestLimits
 from kvaware_engine.requests.settings import RequestLedgerSettings
 from kvaware_testing.builders import quota
 
@@ -25,7 +25,15 @@ def limits(*quotas: TenantQuotaObservation, **of_a: Any) -> RequestLimits:
 def admit(
     book: RequestLimits, tenant: str = "a", *, tokens: float = 10, priority: int = 0, at_s: float = 0.0
 ) -> LimitRefusal | None:
-    return book.admit(tenant, tokens=tokens, priority=priority, now_s=NOW_S + at_s)
+    """None: it is admitted."""
+    came = book.admit(tenant, tokens=tokens, priority=priority, now_s=NOW_S + at_s)
+    return came if isinstance(came, LimitRefusal) else None
+
+
+def charged(book: RequestLimits, *, tokens: float) -> Charge:
+    came = book.admit("a", tokens=tokens, priority=0, now_s=NOW_S)
+    assert isinstance(came, Charge)
+    return came
 
 
 def refused(book: RequestLimits, tenant: str = "a", **changes: Any) -> LimitRefusal:
@@ -58,11 +66,11 @@ def test_a_limit_of_zero_admits_nothing_and_waiting_does_not_help(limit: str):
 def test_parallel_requests_are_charged_before_they_run_and_settled_by_what_they_used():
     """envoyproxy/ai-gateway#680: tokens were charged when the response came, so parallel requests all passed."""
     book = limits(tokens_per_s=1_000)
-    replies = [admit(book, tokens=900 + 100) for _ in range(20)]
-    assert replies[0] is None
+    first = charged(book, tokens=900 + 100)
+    replies = [admit(book, tokens=900 + 100) for _ in range(19)]
     assert [each.limit for each in replies if each is not None] == [Limit.TOKENS] * 19
     # when it finishes at once with 10 tokens out
-    book.settle("a", charged_tokens=1_000, actual_tokens=910, now_s=NOW_S)
+    first.settle(actual_tokens=910, now_s=NOW_S)
     assert left(book, Limit.TOKENS) == pytest.approx(90)
     assert admit(book, tokens=90) is None
     assert refused(book, tokens=1).retry_after_s == pytest.approx(0.001)
@@ -99,8 +107,7 @@ def test_a_refusal_leaves_every_other_limit_as_it_was(limit: dict[str, int], oth
 
 def test_more_tokens_than_expected_are_taken_later():
     book = limits(tokens_per_s=1_000)
-    assert admit(book, tokens=500) is None
-    book.settle("a", charged_tokens=500, actual_tokens=2_500, now_s=NOW_S)
+    charged(book, tokens=500).settle(actual_tokens=2_500, now_s=NOW_S)
     assert left(book, Limit.TOKENS) == pytest.approx(-1_500)
     assert refused(book, tokens=100).retry_after_s == pytest.approx(1.6)
 
@@ -114,8 +121,7 @@ def test_a_prompt_larger_than_a_second_of_the_rate_passes_a_full_bucket():
 
 def test_a_request_that_could_not_be_placed_costs_nothing():
     book = limits(requests_per_s=1, tokens_per_s=10, concurrent_requests=1)
-    assert admit(book) is None
-    book.undo("a", tokens=10)
+    book.undo("a", charged(book, tokens=10))
     assert admit(book) is None
 
 
@@ -149,6 +155,20 @@ def test_a_quota_may_pass_from_one_tenant_to_another():
     assert book.views(NOW_S) == []
 
 
+def test_what_is_settled_goes_to_the_bucket_that_was_charged():
+    """Also when the limit changed since; of one that is gone, or came again, nothing is left to settle with."""
+    book = limits(tokens_per_s=1_000)
+    request = charged(book, tokens=500)
+    book.observe_quota("team-a", quota("team-a", tenant="a", tokens_per_s=100))
+    request.settle(actual_tokens=700, now_s=NOW_S)
+    assert left(book, Limit.TOKENS) == pytest.approx(100 - 50 - 200)  # half a second, and 200 of the present rate
+    book.observe_quota("team-a", None)
+    book.observe_quota("team-a", quota("team-a", tenant="a", tokens_per_s=100))
+    assert admit(book, tokens=100) is None
+    request.undo()
+    assert left(book, Limit.TOKENS) == pytest.approx(0)
+
+
 def test_what_was_taken_stays_taken_when_a_quota_changes():
     """Else editing a label of a quota would fill its tenant's buckets."""
     book = limits(tokens_per_s=1_000, concurrent_requests=2)
@@ -172,8 +192,7 @@ def test_made_up_tenants_leave_nothing_behind():
     """A client that sends another tenant with each request must not grow memory."""
     book = limits(requests_per_s=1)
     for i in range(1_000):
-        assert admit(book, f"made-up-{i}") is None
-        book.settle(f"made-up-{i}", charged_tokens=10, actual_tokens=3, now_s=NOW_S)
+        assert book.admit(f"made-up-{i}", tokens=10, priority=0, now_s=NOW_S) is None, "and nothing is charged"
         assert book.control(f"made-up-{i}", NOW_S) is None
         book.priority(f"made-up-{i}", 5)
         book.release(f"made-up-{i}")
@@ -353,19 +372,22 @@ def test_who_waits_exactly_as_long_as_told_is_admitted(requests_per_s, tokens_pe
     now_s = begins_s
     for after_s, size, priority, used_ratio, then in requests:
         now_s += after_s
-        if book.admit("a", tokens=size, priority=priority, now_s=now_s) is not None or then == "run on":
+        charge = book.admit("a", tokens=size, priority=priority, now_s=now_s)
+        if isinstance(charge, LimitRefusal) or then == "run on":
             continue
         if then == "undo":
-            book.undo("a", tokens=size)
+            book.undo("a", charge)
         else:
-            book.settle("a", charged_tokens=size, actual_tokens=size * used_ratio, now_s=now_s)
+            if charge is not None:
+                charge.settle(actual_tokens=size * used_ratio, now_s=now_s)
             book.release("a")
     for priority in (-1, 2):
         refusal = book.admit("a", tokens=tokens, priority=priority, now_s=now_s)
-        if refusal is not None:
+        if isinstance(refusal, LimitRefusal):
             assert refusal.retry_after_s is not None
             now_s += refusal.retry_after_s
-            assert book.admit("a", tokens=tokens, priority=priority, now_s=now_s) is None
+            again = book.admit("a", tokens=tokens, priority=priority, now_s=now_s)
+            assert not isinstance(again, LimitRefusal)
 
 
 @given(most=st.integers(0, 6), steps=st.lists(st.booleans(), max_size=60))

@@ -16,6 +16,7 @@ from kvaware_engine.requests.words import (
     EventVerdict,
     Mode,
     Phase,
+    Placement,
     PlacementReason,
     PlacementRefusal,
 )
@@ -295,3 +296,35 @@ def test_a_prefill_worker_that_tells_late_that_it_started_does_not_take_the_answ
     world.tells(placement, EventType.FIRST_TOKEN)
     world.tells(placement, EventType.STARTED, worker=placement.prefill.worker)
     assert world.placer.placement(placement.placement_id) is placement
+
+
+MUCH = 10**9
+
+
+@pytest.mark.parametrize("ends", [EventType.FINISHED, EventType.REFUSED])
+@pytest.mark.parametrize(
+    ("before", "goes"),
+    [
+        pytest.param({}, False, id="no quota before"),
+        pytest.param({"concurrent_requests": 1000}, False, id="another limit before"),
+        pytest.param({"tokens_per_s": MUCH, "requests_per_s": MUCH}, False, id="a higher one before"),
+        pytest.param({"tokens_per_s": MUCH, "requests_per_s": MUCH}, True, id="one that was gone between"),
+    ],
+)
+def test_what_was_never_charged_is_not_given_back(before: dict[str, int], ends: EventType, *, goes: bool):
+    """A new limit would let a multiple of itself through for as long as requests of before end."""
+    ledger = RequestLedgerSettings(attempts_max=1, saturation_wait_s=1e6)
+    world = PlacerAtWork(1, settings=RequestSettings(ledger=ledger))
+    if before:
+        limited(world, **before)
+    earlier = [world.placed(input_tokens=1000, expected_output_tokens=4000) for _ in range(20)]
+    if goes:
+        world.placer.observe_quota("q", None)
+    refused = ends is EventType.REFUSED  # then the request itself is given back, too
+    limited(world, tokens_per_s=1000, **({"requests_per_s": 1} if refused else {}))
+    world.now_s += 1  # what they took of a higher rate is there again
+    passed = 0
+    for each in earlier:
+        passed += isinstance(world.place(input_tokens=900, expected_output_tokens=100), Placement)
+        world.tells(each, ends, output_tokens=None if refused else 1)
+    assert passed == 1
