@@ -94,7 +94,7 @@ class Prompts:
         if sent.input_tokens is None:
             message = "expected one of token_ids, prompt, messages, block_hashes, or input_tokens alone; got none"
             raise WireError(message)
-        return self._made(sent, tenant, model, sent.input_tokens, (), block_tokens, Precision.APPROXIMATE)
+        return self._made(sent, tenant, model, root, 0, sent.input_tokens, (), block_tokens, Precision.APPROXIMATE)
 
     async def _of_tokens(
         self, sent: Demand, tenant: str, model: ObjectKey, root: int, block_tokens: int, token_ids: list[int]
@@ -111,7 +111,7 @@ class Prompts:
             )
         else:
             hashes = chain(root, token_ids, block_tokens=block_tokens)
-        return self._made(sent, tenant, model, tokens, hashes, block_tokens, Precision.PRECISE)
+        return self._made(sent, tenant, model, root, tokens, tokens, hashes, block_tokens, Precision.PRECISE)
 
     async def _of_hashes(
         self, sent: Demand, tenant: str, model: ObjectKey, root: int, block_tokens: int, sent_hashes: list[int | str]
@@ -134,7 +134,8 @@ class Prompts:
                 hashes += chained.extend(part)  # type: ignore[arg-type]  # strings raise
             except ValueError:
                 hashes += chained.extend(list(map(_number, part, range(start, start + len(part)))))
-        return self._made(sent, tenant, model, tokens, hashes, block_tokens, Precision.APPROXIMATE)
+        length = len(sent_hashes)
+        return self._made(sent, tenant, model, root, length, tokens, hashes, block_tokens, Precision.APPROXIMATE)
 
     async def _of_text(self, sent: Demand, tenant: str, model: ObjectKey, root: int, text: str) -> RequestDemand:
         characters, size = len(text), self._chunk_characters
@@ -154,21 +155,25 @@ class Prompts:
         # Where less than a token is said to be in a chunk, the last hashes stand for none and are left out.
         chunk_tokens = max(1, tokens * size // max(1, characters))
         hashes = hashes[: tokens // chunk_tokens]
-        return self._made(sent, tenant, model, tokens, hashes, chunk_tokens, Precision.APPROXIMATE)
+        return self._made(sent, tenant, model, root, characters, tokens, hashes, chunk_tokens, Precision.APPROXIMATE)
 
     def _made(
         self,
         sent: Demand,
         tenant: str,
         model: ObjectKey,
+        root: int,
+        length: int,
         tokens: int,
         hashes: Sequence[int],
         block_tokens: int,
         precision: Precision,
     ) -> RequestDemand:
-        candidates = None
+        """``length``: Of the prompt in the units in which it was sent."""
+        candidates = only = None
         if sent.candidates is not None:
-            candidates = frozenset(self._worker(model, name) for name in sent.candidates)
+            only = frozenset(sent.candidates)
+            candidates = frozenset(self._worker(model, name) for name in only)
         return RequestDemand(
             request_id=sent.request_id,
             model=model,
@@ -185,6 +190,21 @@ class Prompts:
             adapter=sent.adapter,
             current_worker=None if sent.current_worker is None else self._worker(model, sent.current_worker),
             candidates=candidates,
+            sent=(
+                length,
+                sent.model,
+                sent.input_tokens,
+                sent.expected_output_tokens,
+                sent.priority,
+                sent.session,
+                sent.deadline_ms,
+                sent.phase,
+                None if sent.adapter == sent.model else sent.adapter,  # that one may be ours (``demand``)
+                sent.cache_salt,
+                sent.current_worker,
+                only,
+            ),
+            root=root,
         )
 
     def _worker(self, model: ObjectKey, name: str) -> str:

@@ -91,7 +91,7 @@ class Reservation:
         """It is explained no more. With its end its hashes go as well: 27 KB of a prompt of 750 blocks."""
         self.snapshot = None
         if self.ending is not None:
-            self.demand.block_hashes = ()
+            self.demand.block_hashes, self.demand.sent = (), None
 
     @property
     def request_id(self) -> str:
@@ -124,15 +124,32 @@ class Reservation:
         return (self,) if self.prefill is None else (self, self.prefill)
 
 
-_PLAIN_FIELDS: Final = tuple(each.name for each in fields(RequestDemand) if each.name != "block_hashes")
+_PLAIN_FIELDS: Final = tuple(
+    each.name for each in fields(RequestDemand) if each.compare and each.name != "block_hashes"
+)
 
 
 def same_demand(one: RequestDemand, other: RequestDemand) -> bool:
-    """Whether two demands ask for the same, whatever kind of sequence their hashes come in."""
-    return one is other or (
-        all(getattr(one, name) == getattr(other, name) for name in _PLAIN_FIELDS)
-        and len(one.block_hashes) == len(other.block_hashes)
-        and all(a == b for a, b in zip(one.block_hashes, other.block_hashes, strict=True))
+    """Whether two demands of one tenant and request id ask for the same.
+
+    What the client sent is compared, where that is known: priority, adapter, block size and ids of workers are made of
+    it by quotas and reports, and these change while a client waits to send again. So does what its hashes are made
+    with. While that is the same, the prompts are compared by their hashes; else by their length alone, since prompts
+    are not kept.
+
+    Where it is not known the demand itself is compared, whatever kind of sequence its hashes come in.
+    """
+    if one is other:
+        return True
+    if one.sent is not None and other.sent is not None:
+        if one.sent != other.sent or one.precision is not other.precision:
+            return False
+        if one.root != other.root or one.block_tokens != other.block_tokens:
+            return True
+    elif any(getattr(one, name) != getattr(other, name) for name in _PLAIN_FIELDS):
+        return False
+    return len(one.block_hashes) == len(other.block_hashes) and all(
+        a == b for a, b in zip(one.block_hashes, other.block_hashes, strict=True)
     )
 
 

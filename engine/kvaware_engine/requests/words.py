@@ -151,6 +151,11 @@ class RequestDemand:
     current_worker: str | None = None
     candidates: frozenset[str] | None = None
     """Ids of the only workers that may be chosen; None: all."""
+    sent: tuple[object, ...] | None = field(default=None, compare=False, repr=False)
+    """All that the client sent but the prompt, and how long that is; None: the client made the demand itself. Only to
+    tell whether it sends the same again."""
+    root: int = field(default=0, compare=False, repr=False)
+    """Where its hashes begin."""
 
 
 @dataclass(slots=True)
