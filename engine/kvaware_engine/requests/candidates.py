@@ -63,7 +63,7 @@ class Candidates:
     """BARRED, and infinity as well for whom this demand cannot go to: role, pool too small, adapter, tenant's pool,
     candidates, refused before. Policies add it to their costs."""
     matched_tokens: FloatArray
-    """Of the prompt, held there without a gap in any tier; at most input_tokens - 1: the last is always computed."""
+    """Of the prompt, held there without a gap in any tier; at most ``demand.reusable_tokens``."""
     lower_tokens: Mapping[int, tuple[float, float]]
     """Slot → of these, tokens that lie only in CPU memory, and only on SSD. Usually empty."""
     deepest_tokens: float

@@ -162,7 +162,7 @@ def _matched_at(snapshot: Snapshot, slot: int | None) -> int:
 
 def _unmatched_at(snapshot: Snapshot, slot: int | None) -> int:
     """Tokens that could be held there and are not; the last of a prompt is always computed."""
-    return 0 if slot is None else snapshot.candidates.demand.input_tokens - 1 - _matched_at(snapshot, slot)
+    return 0 if slot is None else snapshot.candidates.demand.reusable_tokens - _matched_at(snapshot, slot)
 
 
 def _batch_at(snapshot: Snapshot, slot: int | None) -> int:

@@ -1,6 +1,6 @@
 """One model as its requests see it: its workers' columns, who holds which blocks, its policy, how long answers are."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import isnan
 from typing import Final, cast
 
@@ -101,12 +101,11 @@ class ModelState:
         deepest_tokens = 0.0
         lower = _NOTHING_LOWER
         if match.deepest_blocks:
-            tokens, most = demand.block_tokens, demand.input_tokens - 1
+            tokens = demand.block_tokens
             deepest_tokens = float(match.deepest_blocks * tokens)
             matched *= np.array(float(tokens))  # an array: a Python number takes 0.5 µs more
-            if deepest_tokens > most:
-                # The last token of a prompt is always computed: the first token of the answer is drawn from it.
-                deepest_tokens = float(most)
+            if deepest_tokens >= demand.input_tokens:
+                deepest_tokens = float(demand.reusable_tokens)
                 matched[matched > np.array(deepest_tokens)] = deepest_tokens
             if self._text_trust and demand.precision is Precision.APPROXIMATE:
                 deepest_tokens = self._as_texts_prove(matched)
@@ -269,19 +268,21 @@ class ModelState:
         tokens = self.fleet.figures.item(KV_TOTAL, slot)
         return None if isnan(tokens) else max(1, int(tokens) // demand.block_tokens)
 
-    def block_groups(self, most: int) -> list[BlockGroup]:
-        """Those that most prompts ran through, at most so many."""
-        names = self.fleet.workers
-        return [
-            BlockGroup(
+    def block_groups(self, most: int) -> Iterator[BlockGroup]:
+        """Those that most prompts ran through, at most so many; one by one, see ``BlockIndex.groups``."""
+        block_tokens = self.block_tokens
+        for view in self.index.groups(most=most, name_of=self._name_of):
+            yield BlockGroup(
                 prefix=f"{view.last_hash:016x}",
-                start_tokens=view.start_block * self.block_tokens,
-                tokens=view.blocks * self.block_tokens,
+                start_tokens=view.start_block * block_tokens,
+                tokens=view.blocks * block_tokens,
                 hits=view.hits,
-                copies=tuple((worker, tier) for slot, tier in view.holders if (worker := names[slot]) is not None),
+                copies=view.holders,
             )
-            for view in self.index.groups(most=most)
-        ]
+
+    def _name_of(self, slot: int) -> str | None:
+        facts = self.fleet.facts[slot]
+        return None if facts is None else facts.worker
 
     def close(self, budget: IndexBudget) -> None:
         """The model is gone."""

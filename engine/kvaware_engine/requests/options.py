@@ -111,7 +111,9 @@ def _find_need(candidates: Candidates) -> Need:
             congestion=0.0,
             gain_ms=0.0,
         )
-    reusable = min(len(demand.block_hashes) * demand.block_tokens, tokens - 1)  # whole blocks; the last is computed
+    reusable = len(demand.block_hashes) * demand.block_tokens
+    if reusable >= tokens:
+        reusable = demand.reusable_tokens
     resident = candidates.deepest_tokens
     gain_ms = 0.0
     if reusable > resident and candidates.classes:

@@ -104,6 +104,16 @@ async def test_what_a_worker_says_that_it_holds_is_matched_precisely():
         assert (await gateway.kv())["matched_tokens"] == 96
 
 
+async def test_of_a_prompt_that_is_held_as_a_whole_the_last_block_is_computed_again():
+    """As vLLM does: it reuses whole blocks, and computes one token at least."""
+    async with served() as gateway:
+        [server] = gateway.publishers
+        await server.subscribed()
+        await server.publish(stored(range(1, 11)))
+        await eventually(gateway.applied(1))
+        assert (await gateway.kv())["matched_tokens"] == 144
+
+
 @pytest.mark.parametrize("replay", [True, False])
 async def test_who_emptied_its_cache_without_a_word_is_asked_anew(replay):
     """vllm-project/aibrix#2287: it is found out by what requests find; who cannot be asked is only believed less."""
@@ -190,7 +200,7 @@ async def test_a_worker_that_is_followed_no_more_is_estimated_again():
         await eventually(lambda: len(followers) == 0)
         kv = await gateway.kv()
         assert (kv["matched_tokens"], kv["precision"]) == (0, "approximate")
-        assert (await gateway.kv())["matched_tokens"] == 159, "what was sent there, but for one token"
+        assert (await gateway.kv())["matched_tokens"] == 144, "what was sent there, but for one block"
 
 
 async def test_a_server_that_starts_again_holds_nothing():
