@@ -1,13 +1,13 @@
 """What the placer keeps books of, where a request does not go the straight way: nothing is lost, or counted twice."""
 
 import pytest
+from kvaware_engine.requests.attempts import Attempts
 
 from kvaware_engine import Amounts, TenantQuotaObservation
 from kvaware_engine.requests import explain as explain_module
 from kvaware_engine.requests.explain_words import ExplainedCandidate
 from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.fit import FilterReason
-from kvaware_engine.requests.placer import Placer
 from kvaware_engine.requests.settings import RequestLedgerSettings, RequestSettings
 from kvaware_engine.requests.snapshot import Snapshot
 from kvaware_engine.requests.words import (
@@ -162,7 +162,7 @@ def test_a_mistake_in_deciding_costs_the_tenant_nothing(monkeypatch: pytest.Monk
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr(Placer, "_decide", broken)
+        patch.setattr(Attempts, "decide", broken)
         with pytest.raises(ZeroDivisionError):
             world.place()
     assert world.placer.limits.in_flight("default") == 0
