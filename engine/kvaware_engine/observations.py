@@ -229,6 +229,8 @@ class ModelObservation:
     """By which requests ask for it; the spec's, or its ``modelId``. Empty: by the object's name alone."""
     policy: str = "cost"
     """Name of the policy that chooses workers."""
+    policy_fields: tuple[tuple[str, str], ...] = ()
+    """Those of the policy's fields that the spec sets, by their names in the engine, and their values."""
     block_size_tokens: int = 16
     """Tokens per KV block, until a worker tells another size."""
     max_context_tokens: int | None = None

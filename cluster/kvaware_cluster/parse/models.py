@@ -71,9 +71,15 @@ def parse_model(raw: dict[str, Any], *, report: Report = silent) -> ModelObserva
         created_at=created_at if type(created_at := metadata.get("creationTimestamp")) is str else "",
         served_names=spec.served_names or (spec.model_id,),
         policy=(PolicyName.COST if spec.policy is None else spec.policy.name).value,
+        policy_fields=() if spec.policy is None else _policy_fields(spec.policy),
         block_size_tokens=_USUAL_BLOCK if cache is None else cache.block_size_tokens,
         max_context_tokens=None if cache is None else cache.max_context_tokens,
     )
+
+
+def _policy_fields(policy: Policy) -> tuple[tuple[str, str], ...]:
+    chosen = policy.model_dump(exclude={"name"}, exclude_none=True)
+    return tuple((name, str(value)) for name, value in chosen.items())
 
 
 def _workers(workers: Workers) -> ModelWorkers:

@@ -22,11 +22,13 @@ from kvaware_crds.names import ACCEPTED_COLUMN, AGE_COLUMN, GROUP, VERSION, Prin
 __all__ = [
     "Architecture",
     "Capability",
+    "DrawnFrom",
     "Footprint",
     "InferenceModel",
     "InferenceModelSpec",
     "InferenceModelStatus",
     "KVCache",
+    "LoadMeasure",
     "ModelServer",
     "Objectives",
     "Policy",
@@ -80,6 +82,24 @@ class PolicyName(StrEnum):
     POWER_OF_TWO = "power_of_two"
     LOCALITY = "locality"
     COST = "cost"
+
+
+class LoadMeasure(StrEnum):
+    """What least_loaded counts as load."""
+
+    REQUESTS = "requests"
+    QUEUE = "queue"
+    GPU_UTILIZATION = "gpu_utilization"
+    HBM = "hbm"
+    DECODING = "decoding"
+    REMAINING_TOKENS = "remaining_tokens"
+
+
+class DrawnFrom(StrEnum):
+    """Among whom power_of_two draws."""
+
+    WORKERS = "workers"
+    HOLDERS = "holders"
 
 
 class ScalingMode(StrEnum):
@@ -297,6 +317,22 @@ class Policy(ApiModel):
     """cost: the least estimated delay, KV cache, queues, HBM and transfers weighed together; locality: nearest to the
     request's KV cache; least_loaded: the worker with the least to do; power_of_two: the less loaded of two drawn at
     random; round_robin: in turn."""
+    measure: LoadMeasure | None = None
+    """What least_loaded counts. requests: those that wait and run; queue: the time until a prompt begins to be
+    computed; gpu_utilization and hbm: as the last report told; decoding: sequences that decode; remaining_tokens:
+    output still expected of what runs. Unset: requests."""
+    drawn_from: DrawnFrom | None = None
+    """Among whom power_of_two draws. workers: two of all, and the one with fewer requests is chosen; holders: one of
+    those that hold some of the prompt, one of all and one of those whose state is fully believed, and the one with the
+    least estimated delay is chosen. Unset: workers."""
+
+    @rule("!has(self.measure) || self.name == 'least_loaded'", "policy.measure needs the policy least_loaded")
+    def _measure_is_of_least_loaded(self) -> bool:
+        return self.measure is None or self.name is PolicyName.LEAST_LOADED
+
+    @rule("!has(self.drawnFrom) || self.name == 'power_of_two'", "policy.drawnFrom needs the policy power_of_two")
+    def _lots_are_of_power_of_two(self) -> bool:
+        return self.drawn_from is None or self.name is PolicyName.POWER_OF_TWO
 
 
 class InferenceModelSpec(ApiModel):

@@ -23,7 +23,8 @@ class Policy(ABC):
     name: ClassVar[str]
     """As in ``spec.policy.name``."""
     reads: ClassVar[frozenset[Figure]]
-    """Figures that its costs depend on, beside BARRED and the matched tokens; LAST_CHOSEN settles ties for all."""
+    """Figures that its costs depend on, beside BARRED and the matched tokens; LAST_CHOSEN settles ties for all. What is
+    no figure is refused at import."""
     in_ms: ClassVar[bool] = False
     """Whether its costs are milliseconds, which others can be added to; else only their order counts."""
 

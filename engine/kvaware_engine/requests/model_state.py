@@ -58,15 +58,16 @@ class ModelState:
     ) -> None:
         self.settings = settings
         self.observation = observation
-        self.policy: Policy = policy_named(observation.policy)
+        self.policy: Policy = policy_named(observation.policy, observation.policy_fields)
         self.fleet = WorkerFleet(observation.key, settings, profiles, reports=reports, links=links)
         self.fleet.configure(observation)
         self._know_no_blocks(budget)
 
     def observe(self, observation: ModelObservation) -> None:
         """The InferenceModel changed."""
-        if observation.policy != self.observation.policy:
-            self.policy = policy_named(observation.policy)
+        chosen = (observation.policy, observation.policy_fields)
+        if chosen != (self.observation.policy, self.observation.policy_fields):
+            self.policy = policy_named(*chosen)
         anew = observation.revision != self.observation.revision
         self.observation = observation
         if anew:  # blocks of other weights are no use, and their hashes begin elsewhere

@@ -58,6 +58,23 @@ def test_what_requests_need_of_a_model_is_read():
     assert model.workers.capabilities == {"tiers", "pull_from_peer"}
 
 
+@pytest.mark.parametrize(
+    ("policy", "fields"),
+    [
+        ({"name": "least_loaded", "measure": "hbm"}, (("measure", "hbm"),)),
+        ({"name": "power_of_two", "drawnFrom": "holders"}, (("drawn_from", "holders"),)),
+        ({"name": "least_loaded"}, ()),
+        ({}, ()),
+    ],
+    ids=str,
+)
+def test_what_is_chosen_of_a_policy_is_read(policy: dict[str, str], fields: tuple[tuple[str, str], ...]):
+    raw = stored(raw_model())
+    raw["spec"]["policy"] = policy
+    model = parse_model(raw)
+    assert (model.policy, model.policy_fields) == (policy.get("name", "cost"), fields)
+
+
 def test_a_model_that_says_nothing_of_requests_is_served_as_its_id_by_cost():
     model = parse_model(stored(raw_model()))
     assert model.served_names == ("meta-llama/Llama-3.3-70B-Instruct",)
@@ -69,7 +86,7 @@ def test_names_capabilities_and_a_policy_of_another_version_are_left_out():
     """A capability that this version does not know is no reason to forget the others."""
     raw = stored(raw_model())
     raw["spec"]["servedNames"] = ["chat", "has a blank", 7, "chat"]
-    raw["spec"]["policy"] = {"name": "by_the_moon"}
+    raw["spec"]["policy"] = {"name": "by_the_moon", "measure": "phase"}
     raw["spec"]["workers"] = {"capabilities": ["tiers", "teleport", "tiers", None]}
     told: list[str] = []
     model = parse_model(raw, report=told.append)

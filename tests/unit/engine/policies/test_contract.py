@@ -1,6 +1,6 @@
 """What holds for every policy, whatever it prefers."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from math import isfinite, nan
 from types import SimpleNamespace
 from typing import ClassVar
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from kvaware_crds.errors import ConfigError
-from kvaware_crds.v1alpha1.inference_model import PolicyName
+from kvaware_crds.v1alpha1 import inference_model
 from kvaware_engine.policies import POLICIES, Policy, collect, policy_named
 from kvaware_engine.policies.least_loaded import LeastLoaded, Measure
 from kvaware_engine.policies.power_of_two import DrawnFrom, PowerOfTwo
@@ -162,8 +162,45 @@ def test_each_has_its_reason(name: str):
 
 def test_the_names_are_those_of_the_inference_model():
     """``spec.policy.name`` and this folder know the same five."""
-    assert set(POLICIES) == {str(name) for name in PolicyName}
+    assert set(POLICIES) == {str(name) for name in inference_model.PolicyName}
     assert {policy_named(name).name for name in POLICIES} == set(POLICIES)
+
+
+def test_every_field_of_a_policy_can_be_chosen_in_the_inference_model():
+    """Else a variant would be there for tests alone."""
+    spec = inference_model.Policy.model_fields
+    chosen = {field.name: field.default for policy in POLICIES.values() for field in fields(policy)}
+    assert set(chosen) == set(spec) - {"name"}
+    assert [str(each) for each in Measure] == [str(each) for each in inference_model.LoadMeasure]
+    assert [str(each) for each in DrawnFrom] == [str(each) for each in inference_model.DrawnFrom]
+    for policy in VARIANTS:
+        given = tuple((field.name, str(getattr(policy, field.name))) for field in fields(policy))
+        assert policy_named(policy.name, given) == policy
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("cost", ("measure", "queue"), r"policy cost: expected none of its fields, got 'measure'"),
+        ("least_loaded", ("drawn_from", "holders"), r"policy least_loaded: expected measure, got 'drawn_from'"),
+        (
+            "least_loaded",
+            ("measure", "moon"),
+            r"policy least_loaded, measure: expected one of requests, .*, got 'moon'",
+        ),
+    ],
+)
+def test_a_field_that_the_policy_does_not_have_is_an_error(name: str, given: tuple[str, str], message: str):
+    with pytest.raises(ConfigError, match=message):
+        policy_named(name, [given])
+
+
+@pytest.mark.parametrize("reads", [frozenset({"gpu_temperature"}), frozenset({99}), None], ids=str)
+def test_a_policy_that_reads_what_there_is_not_is_refused(reads: object):
+    """At import: what nobody observes would decide nothing, silently."""
+    clairvoyant = type("Clairvoyant", (RoundRobin,), {"name": "clairvoyant", "reads": reads})
+    with pytest.raises(ConfigError, match=r"policy clairvoyant, reads: expected a frozenset of Figures, got "):
+        collect([SimpleNamespace(Clairvoyant=clairvoyant)])
 
 
 def test_an_unknown_name_is_an_error_that_lists_what_there_is():

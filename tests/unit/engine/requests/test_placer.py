@@ -1,6 +1,7 @@
 """The placer as a whole: what it chooses, reserves, moves and gives back."""
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -105,6 +106,25 @@ def test_idle_workers_take_turns():
         for name in world.names:
             world.hears(name)
     assert all(180 <= count <= 220 for count in taken.values()), taken
+
+
+def test_the_measure_of_load_is_the_models():
+    """One has fewer requests, the other a longer queue behind its long prompt; and it may change with the spec."""
+    by_requests = model(policy="least_loaded")
+    by_queue = replace(by_requests, policy_fields=(("measure", "queue"),))
+    world = PlacerAtWork(2, seen=by_requests)
+    one, other = (frozenset({name}) for name in world.names)
+    world.placed(input_tokens=20_000, candidates=one)
+    for _ in range(3):
+        world.placed(input_tokens=100, candidates=other)
+    assert {world.placed().option.worker} == one
+    world.placer.observe_model(by_queue.key, by_queue)
+    assert {world.placed().option.worker} == other
+    world = PlacerAtWork(2, seen=by_queue)
+    world.placed(input_tokens=20_000, candidates=one)
+    for _ in range(3):
+        world.placed(input_tokens=100, candidates=other)
+    assert {world.placed().option.worker} == other
 
 
 def test_the_same_demand_again_is_the_same_placement_and_another_is_a_conflict():
