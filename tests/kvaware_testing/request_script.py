@@ -160,7 +160,7 @@ def answers(policy: str, seed: int) -> Iterator[str]:
     script = _Script(policy, seed)
     for _ in range(STEPS):
         yield from script.step()
-    yield repr(script.world.placer.block_groups(MODEL, 1000))
+    yield repr(list(script.world.placer.block_groups(MODEL, 1000)))
 
 
 def main(seed: int) -> None:

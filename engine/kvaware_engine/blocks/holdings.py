@@ -13,7 +13,7 @@ from kvaware_engine.blocks.shapes import Shapes
 from kvaware_engine.blocks.sizes import DICT_GROWTH, ENTRY_BYTES, INT_BYTES
 from kvaware_engine.observations import Tier
 
-__all__ = ["MAX_SLOTS", "Holdings"]
+__all__ = ["MAX_SLOTS", "Holdings", "Masks"]
 
 SLOT_BITS: Final = 16
 MAX_SLOTS: Final = 2**SLOT_BITS
@@ -125,6 +125,10 @@ class Holdings:
             return Masks((1 << self.count(slot, row)) - 1, 0, 0, 0)
         expected = self._expected.get(key)
         return Masks(hbm, self._cpu.get(key, 0), self._ssd.get(key, 0), (1 << max(expected)) - 1 if expected else 0)
+
+    def masked(self, slot: int, row: int) -> bool:
+        """Whether what the slot holds of the group is anything but its first blocks, as many as its count, in HBM."""
+        return (row << SLOT_BITS | slot) in self._hbm
 
     def add(self, slot: int, row: int, first: int, end: int, tier: Tier) -> None:
         """The slot holds blocks ``first`` to before ``end`` of the group in the tier."""

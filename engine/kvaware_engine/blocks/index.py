@@ -4,8 +4,8 @@
 holders at once (holdings.py). Workers are slots: small integers, columns of the model's fleet.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from struct import Struct
 from types import MappingProxyType
 from typing import Final
@@ -14,19 +14,16 @@ import numpy as np
 
 from kvaware_engine.blocks.budget import IndexBudget
 from kvaware_engine.blocks.groups import MAX_GROUP_BLOCKS, NO_GROUP, ROW_BITS, GroupTable
-from kvaware_engine.blocks.hashing import HASH_BYTES, hashes_of, packed
+from kvaware_engine.blocks.hashing import HASH_BYTES, packed
 from kvaware_engine.blocks.holdings import Holdings
+from kvaware_engine.blocks.views import GroupView, views_of
 from kvaware_engine.observations import Tier
 from kvaware_engine.requests.words import FloatArray
 
-__all__ = ["BlockIndex", "Expectation", "GroupView", "Match", "Run"]
+__all__ = ["BlockIndex", "Expectation", "Match", "Run"]
 
 FEW_HOLDERS: Final = 5
 """So many are written one by one, 60 ns each; for more, one assignment of a whole array takes 0.35 us."""
-SHAPES_SLOTS: Final = 2**20
-"""Slots in all arrays of holders that are kept ready: 24 MiB."""
-SHAPE_SLOT_BYTES: Final = 24
-SHAPE_BYTES: Final = 600
 GROUP_BYTES: Final = 600
 HOLDER_BYTES: Final = 100
 """What a new group takes beside its hashes, and one more holder of it, roughly: the exact sizes are added up when the
@@ -73,22 +70,6 @@ class Expectation:
         self.covered = covered
         """Handles of groups and up to which block."""
         self.ended = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupView:
-    """One block group as people see it: a run of blocks that the same workers hold."""
-
-    first_hash: int
-    """Stands for the prompt up to and including the group's first block."""
-    last_hash: int
-    start_block: int
-    """Blocks of the prompt before it."""
-    blocks: int
-    holders: tuple[tuple[int, Tier], ...]
-    """Slots, each with the best tier in which it holds all of it; ascending."""
-    hits: int
-    """Prompts that ran through it."""
 
 
 class BlockIndex:
@@ -187,22 +168,22 @@ class BlockIndex:
         held = self.holdings.held[tier]
         return held[slot] if slot < len(held) else 0
 
-    def groups(self, *, most: int) -> list[GroupView]:
-        """Give the block groups that most prompts ran through, at most so many."""
-        views: list[GroupView] = []
-        for row, hits in self.tree.most_hit(most):
-            views += self._views(row, hits)
-        return views[:most]
+    def groups(self, *, most: int, name_of: Callable[[int], str | None]) -> Iterator[GroupView]:
+        """Give the block groups that most prompts ran through, one by one: the index may change in between.
+
+        What is gone by its turn is left out, and what came since is not seen. A row of the tree may be many groups: all
+        of one row are as they were at one moment. How long it takes: views.py.
+
+        Args:
+            most: How many at most; what comes after them is not looked at.
+            name_of: Slot → the worker that has it now; None: none has.
+        """
+        return islice(self._groups(most, name_of), most)
 
     @property
     def blocks(self) -> int:
         """Blocks that are known, each once, whoever holds it."""
         return self.tree.blocks
-
-    @property
-    def group_count(self) -> int:
-        """Rows of the tree."""
-        return len(self.tree)
 
     @property
     def size_bytes(self) -> int:
@@ -460,27 +441,9 @@ class BlockIndex:
                     found[slot] = (before[0] + cpu_blocks, before[1] + ssd_blocks)
         return found or NOTHING_LOWER
 
-    def _views(self, row: int, hits: int) -> list[GroupView]:
-        """Cut a row where its holders change: that is what a block group is."""
-        groups, holdings = self.tree, self.holdings
-        holders = groups.holders[row]
-        cuts = sorted({count for count in holders.values() if count} | {groups.length[row]})
-        hashes, views, begin = hashes_of(groups.hashes[row]), [], 0
-        for end in cuts:
-            held = []
-            for slot in sorted(slot for slot, count in holders.items() if count >= end):
-                masks, bits = holdings.masks(slot, row), (1 << end) - (1 << begin)
-                tiers = ((Tier.HBM, masks.hbm), (Tier.CPU, masks.hbm | masks.cpu), (Tier.SSD, masks.any))
-                held.append((slot, next((tier for tier, mask in tiers if not bits & ~mask), Tier.SSD)))
-            views.append(
-                GroupView(
-                    first_hash=hashes[begin],
-                    last_hash=hashes[end - 1],
-                    start_block=groups.start[row] + begin,
-                    blocks=end - begin,
-                    holders=tuple(held),
-                    hits=hits,
-                )
-            )
-            begin = end
-        return views
+    def _groups(self, rows: int, name_of: Callable[[int], str | None]) -> Iterator[GroupView]:
+        tree = self.tree
+        for handle, hits in [(tree.handle(row), hits) for row, hits in tree.most_hit(rows)]:
+            row = tree.row_of(handle)
+            if row is not None:
+                yield from views_of(self.holdings, row, hits, name_of)

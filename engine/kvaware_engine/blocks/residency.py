@@ -128,11 +128,6 @@ class Residency:
         """A gap or a restart: nothing is known of the worker any more."""
         self._index.clear(slot)
 
-    def waiting_blocks(self, slot: int) -> int:
-        """Blocks of the worker that wait for their parent."""
-        own = self._workers.get(slot)
-        return 0 if own is None else own.orphans.blocks
-
     @property
     def size_bytes(self) -> int:
         """Memory of all of it."""

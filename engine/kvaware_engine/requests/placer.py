@@ -4,7 +4,7 @@ Production feeds it from the cluster with the loop's clock, the simulator from m
 method is synchronous, none waits, and ``now_s`` never goes back.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import assert_never
 
 from kvaware_engine.blocks.budget import IndexBudget
@@ -200,10 +200,10 @@ class Placer:
         placement, snapshot = reservation.placement, reservation.snapshot
         return None if snapshot is None else explain(reservation.decided or placement, snapshot)
 
-    def block_groups(self, model: ObjectKey, most: int) -> list[BlockGroup]:
-        """A model's block groups that most prompts ran through, at most so many."""
+    def block_groups(self, model: ObjectKey, most: int) -> Iterator[BlockGroup]:
+        """A model's block groups that most prompts ran through, at most so many; others may change it in between."""
         state = self._models.get(model)
-        return [] if state is None else state.block_groups(most)
+        return iter(()) if state is None else state.block_groups(most)
 
     def index_blocks(self) -> dict[ObjectKey, int]:
         """Model to how many blocks are known of it."""

@@ -1,6 +1,8 @@
 """``/v1/block-groups``: which runs of KV blocks are known of a model, who holds them, and how often they were hit."""
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Iterable
+from time import perf_counter
 from typing import Any, Final
 
 from aiohttp import web
@@ -21,9 +23,12 @@ __all__ = ["block_group_routes"]
 
 MOST_GROUPS: Final = 1000
 USUAL_GROUPS: Final = 100
+TURN_S: Final = 0.002
+"""So long groups are taken before calls of kube-scheduler and of gateways come between."""
 
-Groups = Callable[[ObjectKey, int], Sequence[Any]]
-"""A model and how many at most → its block groups, those most useful first."""
+Groups = Callable[[ObjectKey, int], Iterable[Any]]
+"""A model and how many at most → its block groups, those most useful first. They are taken one by one, and the index
+may change in between."""
 
 
 def block_group_routes(
@@ -40,7 +45,13 @@ def block_group_routes(
         charge(control, await auth.tenant(request.headers))
         named, limit = asked_model(request), asked_limit(request)
         freshness.require()
-        found = groups(find_model(view, named).key, limit)
+        found: list[Any] = []
+        turn_ends_s = perf_counter() + TURN_S
+        for group in groups(find_model(view, named).key, limit):
+            found.append(group)
+            if perf_counter() >= turn_ends_s:
+                await asyncio.sleep(0)
+                turn_ends_s = perf_counter() + TURN_S
         return await answer({"items": found})
 
     return (

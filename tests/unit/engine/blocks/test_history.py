@@ -140,7 +140,7 @@ def test_the_books_agree_whatever_is_sent_and_refused(sent, max_bytes):
     for slot in range(SLOTS):
         world.history.forget(slot)
         assert world.index.held_blocks(slot, Tier.HBM) == 0
-    assert world.index.group_count == 0
+    assert len(world.index.tree) == 0
 
 
 def test_memory_of_the_history_is_counted():

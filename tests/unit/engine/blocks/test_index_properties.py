@@ -148,7 +148,7 @@ def test_the_index_holds_what_sets_of_prefixes_hold(steps, asked):
     for slot in range(SLOTS):
         index.clear(slot)
     assert index.blocks == 0, "what nobody holds is not kept"
-    assert index.group_count == 0
+    assert len(index.tree) == 0
 
 
 @given(steps=st.lists(expecting, max_size=25), asked=st.lists(prompts, max_size=6))
@@ -199,5 +199,55 @@ def test_the_same_steps_give_the_same_index(steps, asked):
         depths = np.zeros((len(asked), SLOTS))
         for prompt, out in zip(asked, depths, strict=True):
             index.match(hashes(prompt), out)
-        seen.append((depths.tolist(), index.groups(most=100), index.size_bytes))
+        seen.append((depths.tolist(), list(index.groups(most=100, name_of=str)), index.size_bytes))
     assert seen[0] == seen[1]
+
+
+def seen_by_block(index: BlockIndex) -> list[tuple[int, int, int, int, tuple[tuple[str, Tier], ...]]]:
+    """All block groups, found the slow way: block by block, holder by holder, ancestor by ancestor."""
+    tree, holdings = index.tree, index.holdings
+    rows = sorted(tree.heads.values())
+    hits = dict.fromkeys(rows, 0)
+    for row in rows:
+        above = row
+        while above >= 0:
+            hits[above] += tree.hits[row]
+            above = tree.parent[above]
+    seen = []
+    for row in sorted(rows, key=lambda row: (-hits[row], row)):
+        runs: list[list[dict[int, Tier]]] = []
+        for offset in range(tree.length[row]):
+            tiers: dict[int, Tier] = {}
+            for slot in sorted(tree.holders[row]):
+                if offset < tree.holders[row][slot]:
+                    masks = holdings.masks(slot, row)
+                    by_tier = {Tier.HBM: masks.hbm | masks.expected, Tier.CPU: masks.cpu, Tier.SSD: masks.ssd}
+                    tiers[slot] = next(tier for tier, mask in by_tier.items() if mask >> offset & 1)
+            if not runs or runs[-1][0].keys() != tiers.keys():
+                runs.append([])
+            runs[-1].append(tiers)
+        begin = 0
+        for run in runs:
+            order = [Tier.HBM, Tier.CPU, Tier.SSD]
+            worst = {slot: max((block[slot] for block in run), key=order.index) for slot in run[0]}
+            end = begin + len(run)
+            last = tree.hash_at(row, end - 1)
+            holders = tuple((str(slot), tier) for slot, tier in worst.items())
+            seen.append((tree.start[row] + begin, len(run), last, hits[row], holders))
+            begin = end
+    return seen
+
+
+@given(steps=st.lists(expecting, max_size=25), asked=st.lists(prompts, max_size=6), most=st.integers(1, 60))
+@settings(max_examples=80, deadline=None)
+def test_people_see_what_is_found_block_by_block(steps, asked, most):
+    index, model = BlockIndex(IndexBudget(PLENTY_BYTES)), Model()
+    for step in steps:
+        apply(index, model, [step])
+        for prompt in asked:
+            index.match(hashes(prompt), np.zeros(SLOTS))
+    views = [
+        (each.start_block, each.blocks, each.last_hash, each.hits, each.holders)
+        for each in index.groups(most=most, name_of=str)
+    ]
+    assert views == seen_by_block(index)[:most]
