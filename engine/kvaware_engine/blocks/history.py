@@ -112,7 +112,12 @@ class History:
                 self._lower(sent.slot, own, handle, row, left)
 
     def forget(self, slot: int) -> None:
-        """Nothing that was sent to the worker counts any more; what it told itself stays."""
+        """Nothing that was sent to the worker counts any more, even of blocks that it told as well.
+
+        The index keeps a block once, whoever spoke of it, and cannot tell the two apart. So this is for the moment when
+        a worker begins to tell, before its first events are applied. Later nothing comes here that it could tell as
+        well: blocks of token ids are expected there instead, and those of texts have hashes of their own.
+        """
         own = self._workers.get(slot)
         self._cleared(slot)
         if own is None:
