@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Metric, disable_created_metrics
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, UnknownMetricFamily
 from prometheus_client.registry import Collector
 
-__all__ = ["ProcessMetrics", "count", "counter", "gauge", "gauges"]
+__all__ = ["ProcessMetrics", "count", "counter", "counters", "gauge", "gauges"]
 
 # A ``…_created`` gauge beside each counter doubles the series and tells nothing here.
 disable_created_metrics()  # type: ignore[no-untyped-call] # the library left this one out
@@ -60,3 +60,11 @@ def count(name: str, text: str, value: float) -> Metric:
 def counter(name: str, text: str, value: float) -> Metric:
     """A counter that is kept elsewhere; ``_total`` is appended."""
     return CounterMetricFamily(name, text, value=value)
+
+
+def counters(name: str, text: str, label: str, values: Iterable[tuple[str, float]]) -> Metric:
+    """One counter with one label, kept elsewhere; ``_total`` is appended."""
+    family = CounterMetricFamily(name, text, labels=[label])
+    for key, value in values:
+        family.add_metric([key], value)
+    return family

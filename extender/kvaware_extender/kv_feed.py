@@ -1,15 +1,15 @@
 """KV events of workers go into the engine's ``Placer``: who holds which blocks is then known, not estimated."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import structlog
 from prometheus_client import Metric
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily
 
 from kvaware_cluster import KvEventSettings, KvFollowers, WorkerMembership
-from kvaware_cluster.process_metrics import counter
+from kvaware_cluster.process_metrics import counter, counters
 from kvaware_engine.blocks.events import BlockEvent
 from kvaware_engine.blocks.residency import Applied
 
@@ -87,14 +87,21 @@ class KvFeed:
         yield counter("kvaware_kv_events", "KV events applied.", counts.events)
         text = "Times that a worker was asked anew, since requests found less than half of what it had told."
         yield counter("kvaware_kv_events_asked_anew", text, self._asked_anew)
-        yield _by("kvaware_kv_blocks", "Blocks that KV events name, by what became of them.", "result", self._blocks)
-        yield _by("kvaware_kv_event_gaps", "Gaps in workers' KV events, by what became of them.", "result", counts.gaps)
-        yield _by("kvaware_kv_event_replays", "Replays of lost KV events, by how they ended.", "result", counts.replays)
-        yield _by("kvaware_kv_events_passed_over", "KV events not applied, by why.", "reason", counts.passed_over)
-
-
-def _by(name: str, text: str, label: str, counts: Mapping[Any, int]) -> Metric:
-    family = CounterMetricFamily(name, text, labels=[label])
-    for key, value in counts.items():
-        family.add_metric([str(key)], value)
-    return family
+        yield counters(
+            "kvaware_kv_blocks", "Blocks that KV events name, by what became of them.", "result", self._blocks.items()
+        )
+        yield counters(
+            "kvaware_kv_event_gaps",
+            "Gaps in workers' KV events, by what became of them.",
+            "result",
+            counts.gaps.items(),
+        )
+        yield counters(
+            "kvaware_kv_event_replays",
+            "Replays of lost KV events, by how they ended.",
+            "result",
+            counts.replays.items(),
+        )
+        yield counters(
+            "kvaware_kv_events_passed_over", "KV events not applied, by why.", "reason", counts.passed_over.items()
+        )

@@ -10,7 +10,7 @@ from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from kvaware_cluster.process_metrics import count
+from kvaware_cluster.process_metrics import count, counters
 from kvaware_engine import ObjectKey
 from kvaware_engine.requests.words import (
     CODE_OF_REFUSAL,
@@ -211,9 +211,14 @@ class RequestMetrics:
             "cache_migration_triggered_by_schedule", "Requests placed with a copy of KV cache to be made.", self.copies
         )
         yield count("worker_assignment_failure_count", "Placements that the worker refused.", self.assignment_failures)
-        yield _by("kvaware_placements", "Requests placed, by why that worker.", "reason", self._reasons)
-        yield _by("kvaware_placement_refusals", "Requests not placed, by why.", "reason", self._refusals)
-        yield _by("kvaware_placement_actions", "Requests placed, by what happens to KV cache.", "action", self._actions)
+        yield counters("kvaware_placements", "Requests placed, by why that worker.", "reason", self._reasons.items())
+        yield counters("kvaware_placement_refusals", "Requests not placed, by why.", "reason", self._refusals.items())
+        yield counters(
+            "kvaware_placement_actions",
+            "Requests placed, by what happens to KV cache.",
+            "action",
+            self._actions.items(),
+        )
         events = CounterMetricFamily(
             "kvaware_placement_events", "Reports on placed requests, by what became of them.", labels=["type", "result"]
         )
@@ -249,10 +254,3 @@ TOKENS: Final[tuple[tuple[str, str, Callable[[_OfModel], int]], ...]] = (
     ("predicted", "Of them, tokens that were expected in the worker's cache.", lambda of: of.predicted_tokens),
     ("cached", "Of them, tokens that the worker found in its cache.", lambda of: of.cached_tokens),
 )
-
-
-def _by(name: str, text: str, label: str, counts: "dict[PlacementReason, int] | dict[Action, int]") -> Metric:
-    family = CounterMetricFamily(name, text, labels=[label])
-    for key, number in counts.items():
-        family.add_metric([key.value], number)
-    return family

@@ -30,11 +30,6 @@ class PrefixCache:
         """Blocks that no running request holds: empty, or kept."""
         return self.blocks - len(self._used) - self._private
 
-    @property
-    def kept_blocks(self) -> int:
-        """Blocks that can be found again."""
-        return len(self._used) + len(self._idle)
-
     def matched(self, hashes: Sequence[int]) -> int:
         """Blocks from the prompt's beginning that are there without a gap. Changes nothing."""
         for number, each in enumerate(hashes):
