@@ -1,10 +1,10 @@
 """What the placer keeps books of, where a request does not go the straight way: nothing is lost, or counted twice."""
 
 import pytest
-from kvaware_engine.requests.attempts import Attempts
 
 from kvaware_engine import Amounts, TenantQuotaObservation
 from kvaware_engine.requests import explain as explain_module
+from kvaware_engine.requests.attempts import Attempts
 from kvaware_engine.requests.explain_words import ExplainedCandidate
 from kvaware_engine.requests.figures import Figure
 from kvaware_engine.requests.fit import FilterReason
