@@ -1,8 +1,6 @@
 """Demands and events in, answers out: what single calls, batches and streams share."""
 
-import asyncio
 from collections.abc import Callable, Sequence
-from time import perf_counter
 from typing import Final, Protocol
 
 import msgspec
@@ -31,15 +29,14 @@ from kvaware_extender.placement_wire import (
 )
 from kvaware_extender.prompts import Prompts, read_slowly
 from kvaware_extender.replies import api_error, unforeseen
+from kvaware_extender.turns import Turn
 
-__all__ = ["LONG_BYTES", "Answering", "Placing", "read_demand"]
+__all__ = ["LONG_BYTES", "Answering", "Placing", "read_demand", "unknown_placement"]
 
 LONG_BYTES: Final = 64 * 1024
 """A longer body is read in slices: at 13 ns a byte of token ids, this one holds up others for 0.8 ms."""
 LOOK_EVERY_S: Final = 0.1
 """At the view's age: that takes 5 µs, and a tenth of a second more or less is none of its minute."""
-TURN_S: Final = 0.002
-"""Of a batch or frame, for so long one after another is answered; then others come: calls of kube-scheduler, too."""
 
 ENDED: Final = ApiError(
     status=409,
@@ -105,11 +102,10 @@ class Answering:
     ) -> list[PlacementAnswer | Failure]:
         """Place each in turn; what is wrong with one is said of it alone."""
         answers: list[PlacementAnswer | Failure] = []
-        turn_ends_s = perf_counter() + TURN_S
+        turn = Turn()
         for index, one in enumerate(sent):
-            if perf_counter() >= turn_ends_s:
-                await asyncio.sleep(0)
-                turn_ends_s = perf_counter() + TURN_S
+            if turn.over():
+                await turn.pass_on()
             request_id: str | None = None
             try:
                 demand = one if isinstance(one, Demand) else await read_demand(one)
@@ -129,11 +125,10 @@ class Answering:
     ) -> list[AnsweredEvent | Failure]:
         """Take each report over in turn; what is wrong with one is said of it alone."""
         answers: list[AnsweredEvent | Failure] = []
-        turn_ends_s = perf_counter() + TURN_S
+        turn = Turn()
         for index, one in enumerate(sent):
-            if perf_counter() >= turn_ends_s:
-                await asyncio.sleep(0)
-                turn_ends_s = perf_counter() + TURN_S
+            if turn.over():
+                await turn.pass_on()
             placement_id: str | None = None
             try:
                 event = one if isinstance(one, StreamEvent) else read(EVENT, one)
@@ -160,8 +155,7 @@ class Answering:
         )
         verdict, following = self._placing.event(placement_id, event, now_s=self._clock(), trace_id=trace_id)
         if verdict is EventVerdict.UNKNOWN_PLACEMENT:
-            message = f"there is no placement {placement_id[:64]!r}: it expired, or ended long ago, or never was"
-            raise ApiError(status=404, code="PlacementNotFound", message=message)
+            raise unknown_placement(placement_id)
         if verdict is EventVerdict.UNKNOWN_WORKER:
             message = f"worker: expected one of the model's, by its id, got {(sent.worker or '')[:64]!r}"
             raise ApiError(status=404, code="WorkerNotFound", message=message)
@@ -171,6 +165,12 @@ class Answering:
         if self._freshness.stale():
             self._freshness.require()
         self._fresh_until_s = self._clock() + LOOK_EVERY_S
+
+
+def unknown_placement(placement_id: str) -> ApiError:
+    """What is said of an id that stands for nothing."""
+    message = f"there is no placement {placement_id[:64]!r}: it expired, or ended long ago, or never was"
+    return ApiError(status=404, code="PlacementNotFound", message=message)
 
 
 async def read_demand(body: bytes | msgspec.Raw) -> Demand:

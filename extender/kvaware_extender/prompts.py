@@ -129,7 +129,7 @@ class Prompts:
         for start in range(0, len(sent_hashes), LONG_HASHES):
             if start:
                 await asyncio.sleep(0)
-            part = sent_hashes[start : start + LONG_HASHES] if start or len(sent_hashes) > LONG_HASHES else sent_hashes
+            part = sent_hashes[start : start + LONG_HASHES]
             try:
                 hashes += chained.extend(part)  # type: ignore[arg-type]  # strings raise
             except ValueError:

@@ -1,8 +1,6 @@
 """``/v1/block-groups``: which runs of KV blocks are known of a model, who holds them, and how often they were hit."""
 
-import asyncio
 from collections.abc import Callable, Iterable
-from time import perf_counter
 from typing import Any, Final
 
 from aiohttp import web
@@ -17,14 +15,13 @@ from kvaware_extender.routes.placements import TENANT_PROBLEM, UNKNOWN_CALLER, c
 from kvaware_extender.routes.table import Route
 from kvaware_extender.routes.v1 import STALE, answer
 from kvaware_extender.routes.workers import model_key
+from kvaware_extender.turns import Turn
 from kvaware_extender.view import View
 
 __all__ = ["block_group_routes"]
 
 MOST_GROUPS: Final = 1000
 USUAL_GROUPS: Final = 100
-TURN_S: Final = 0.002
-"""So long groups are taken before calls of kube-scheduler and of gateways come between."""
 
 Groups = Callable[[ObjectKey, int], Iterable[Any]]
 """A model and how many at most → its block groups, those most useful first. They are taken one by one, and the index
@@ -46,12 +43,11 @@ def block_group_routes(
         named, limit = asked_model(request), asked_limit(request)
         freshness.require()
         found: list[Any] = []
-        turn_ends_s = perf_counter() + TURN_S
+        turn = Turn()
         for group in groups(find_model(view, named).key, limit):
             found.append(group)
-            if perf_counter() >= turn_ends_s:
-                await asyncio.sleep(0)
-                turn_ends_s = perf_counter() + TURN_S
+            if turn.over():
+                await turn.pass_on()
         return await answer({"items": found})
 
     return (

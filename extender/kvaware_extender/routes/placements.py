@@ -15,7 +15,7 @@ from aiohttp import web
 from kvaware_engine.requests.limits import LimitRefusal
 from kvaware_engine.requests.words import CODE_OF_REFUSAL, Placement, PlacementRefusal
 from kvaware_extender import demand_wire, placement_wire
-from kvaware_extender.answering import LONG_BYTES, Answering, read_demand
+from kvaware_extender.answering import LONG_BYTES, Answering, read_demand, unknown_placement
 from kvaware_extender.demand_wire import MOST_ITEMS, Event, RawBatch, read
 from kvaware_extender.errors import ApiError
 from kvaware_extender.gateway_auth import GatewayAuth
@@ -106,8 +106,7 @@ def placement_routes(
         async with explaining:
             explained = await asyncio.to_thread(placer.explain, placement_id)
         if explained is None:
-            message = f"there is no placement {placement_id[:64]!r}: it expired, or ended long ago, or never was"
-            raise ApiError(status=404, code="PlacementNotFound", message=message)
+            raise unknown_placement(placement_id)
         return await answer(explained)
 
     return (

@@ -12,10 +12,10 @@ from aiohttp.test_utils import TestClient, TestServer
 from kvaware_engine import ObjectKey
 from kvaware_engine.blocks.events import BlocksRemoved, BlocksStored
 from kvaware_engine.requests.words import BlockGroup
+from kvaware_extender import turns as turns_module
 from kvaware_extender.freshness import Freshness
 from kvaware_extender.gateway_auth import GatewayAuth
 from kvaware_extender.replies import errors_as_json
-from kvaware_extender.routes import block_groups
 from kvaware_extender.routes.block_groups import Groups, block_group_routes
 from kvaware_extender.routes.table import add_routes
 from kvaware_extender.settings import StaleView
@@ -74,7 +74,7 @@ async def test_workers_of_different_depth_are_seen_as_they_are(world):
 
 async def test_others_have_their_turn_while_groups_are_listed(world, monkeypatch):
     """It stopped kube-scheduler's calls for up to 40 s."""
-    monkeypatch.setattr(block_groups, "TURN_S", 0.0)
+    monkeypatch.setattr(turns_module, "TURN_S", 0.0)
     turns = 0
     turns_before: list[int] = []
     done = asyncio.Event()
@@ -99,7 +99,7 @@ async def test_others_have_their_turn_while_groups_are_listed(world, monkeypatch
 
 
 async def test_what_workers_lose_while_groups_are_listed_is_left_out(world, monkeypatch):
-    monkeypatch.setattr(block_groups, "TURN_S", 0.0)
+    monkeypatch.setattr(turns_module, "TURN_S", 0.0)
 
     def watched(model: ObjectKey, most: int) -> Iterator[BlockGroup]:
         for number, group in enumerate(world.placer.block_groups(model, most)):
